@@ -9,36 +9,24 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from based_jax.command import fail, parse, run
 from benchmarks.flags import parse_plainly
 
 PROGRAM = "python -m benchmarks"
 
-
-class Command(NamedTuple):
-    """A command: its module, the name of the dataclass there, and its purpose."""
-
-    module: str
-    options: str
-    purpose: str
-
-
 COMMANDS = {
-    "adopt": Command("gpu.adopt", "Adopt", "write kept results and reports of a GPU: tables, pages, figures"),
-    "decode": Command(
-        "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
-    ),
-    "gpu": Command("gpu.command", "Gpu", "correctness and speed of the fused kernels on this GPU"),
-    "inspect": Command("gpu.static.inspect", "Inspect", "what the kernels need on an H200, without one"),
-    "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),
-    "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),
-    "ops": Command("ops.command", "Ops", "time and memory of the ops, side by side"),
-    "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
-    "train": Command("models.train", "Train", "training speed of language models, against torch"),
+    "adopt": ("gpu.adopt", "write kept results and reports of a GPU: tables, pages, figures"),
+    "decode": ("decode.command", "time and memory per generated token, of Based and its baselines"),
+    "gpu": ("gpu.command", "correctness and speed of the fused kernels on this GPU"),
+    "inspect": ("gpu.static.inspect", "what the kernels need on an H200, without one"),
+    "mixers": ("ops.mixers", "time and memory of every sequence mixer, by length"),
+    "mqar": ("models.mqar", "training speed on associative recall, against torch"),
+    "ops": ("ops.command", "time and memory of the ops, side by side"),
+    "static": ("gpu.static.command", "what whole models need on a GPU, without one"),
+    "train": ("models.train", "training speed of language models, against torch"),
 }
-"""Name on the command line -> the command."""
+"""Name on the command line -> module with the dataclass of that name, such as `Adopt`, and its purpose."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(0)
     if name not in COMMANDS:
         fail(PROGRAM, f"command = {name!r}: expected one of {', '.join(COMMANDS)}; --help describes them")
-    found = COMMANDS[name]
-    options = getattr(importlib.import_module(f"benchmarks.{found.module}"), found.options)
+    module, _ = COMMANDS[name]
+    options = getattr(importlib.import_module(f"benchmarks.{module}"), name.capitalize())
     prog = f"{PROGRAM} {name}"
     if importlib.util.find_spec("tyro") is None:
         flags = parse_plainly(options, arguments[1:], prog)
@@ -67,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Return the list of commands."""
-    lines = [f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<12}{purpose}" for name, (_, purpose) in COMMANDS.items()]
     return "\n".join([f"usage: {PROGRAM} NAME [flags]; NAME --help lists its flags", "", *lines])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
+from statistics import linear_regression
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,7 @@ def growth_exponent(values: Mapping[int, float], start: int = 0) -> float | None
     points = [(length, value) for length, value in values.items() if length >= start]
     if len(points) < 2:
         return None
-    x, y = np.log(np.asarray(points, np.float64)).T
-    x = x - x.mean()
-    return float(x @ y / (x @ x))
+    return linear_regression(*np.log(points).T.tolist()).slope
 
 
 def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | None:

@@ -13,11 +13,7 @@ from benchmarks.machine import MIB
 from benchmarks.report import Report
 from benchmarks.study import FORWARD_BACKWARD
 
-OPS = {
-    "taylor_xla": "Based",
-    "dot_product_attention": "Attention",
-    "torch_sdpa": "Attention (torch's fused)",
-}
+OPS = {"taylor_xla": "Based", "dot_product_attention": "Attention", "torch_sdpa": "Attention (torch's fused)"}
 """Candidates of `ops` in the figure -> families, so that all panels have one legend."""
 
 ON_GPU = {

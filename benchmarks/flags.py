@@ -1,11 +1,12 @@
-"""Flags that several benchmarks share: comma lists, and paths that are checked in advance."""
+"""Flags that several benchmarks share: comma lists and their checks; parsing without tyro."""
 
 import argparse
 import dataclasses
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from based_jax.validate import expect, expect_choice
 
 T = TypeVar("T")
 
@@ -32,21 +33,32 @@ def comma_list(item: type, metavar: str) -> Any:
     )
 
 
-def expect_writable(flag: str, path: Path | None) -> None:
-    """Check now, not after an hour of measuring, that a result can be written.
+Names = Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")]
+Counts = Annotated[tuple[int, ...], comma_list(int, "N,N,...")]
+"""Types of flags that are comma lists."""
 
-    Raises:
-        ValueError: the file cannot be opened for writing.
-    """
-    if path is None:
-        return
-    existed = path.exists()
-    try:
-        path.open("a").close()
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise ValueError(f"{flag} = {str(path)!r}: cannot be written ({error.strerror or error})") from None
+
+def expect_counts(settings: Any, *names: str) -> None:
+    """Check that these attributes, numbers or tuples of one or more, are at least 1."""
+    for name in names:
+        given = getattr(settings, name)
+        values = given if isinstance(given, tuple) else (given,)
+        expect(len(values) > 0, flag_of(name), "", "one or more")
+        expect(min(values) >= 1, flag_of(name), min(values), "at least 1")
+
+
+def expect_items(settings: Any, **known: Sequence[str]) -> None:
+    """Check that these attributes, tuples, have one or more of the known items, each once."""
+    for name, choices in known.items():
+        values, flag = getattr(settings, name), flag_of(name)
+        for value in values:
+            expect_choice(flag, value, choices)
+        expect(0 < len(set(values)) == len(values), flag, ",".join(values), "one or more, each once")
+
+
+def flag_of(name: str) -> str:
+    """Return how an attribute is set on the command line: "fit_from" -> "--fit-from"."""
+    return f"--{name.replace('_', '-')}"
 
 
 def parse_plainly(options: Callable[..., T], arguments: Sequence[str], prog: str) -> T:
@@ -58,7 +70,7 @@ def parse_plainly(options: Callable[..., T], arguments: Sequence[str], prog: str
         flag, parts = f"--{field.name}", typing.get_args(kind)
         if kind is bool:
             parser.add_argument(flag, action="store_true")
-        elif typing.get_origin(kind) is typing.Annotated:
+        elif typing.get_origin(kind) is Annotated:
             read = parts[1]
             parser.add_argument(flag, type=lambda text, read=read: read([text]), default=field.default)
         else:

@@ -17,11 +17,7 @@ Report = dict[str, Any]
 
 
 def new_report(
-    benchmark: str,
-    command: str,
-    settings: dict[str, Any],
-    candidates: list[dict[str, Any]],
-    notes: list[str],
+    benchmark: str, command: str, settings: dict[str, Any], candidates: list[dict[str, Any]], notes: list[str]
 ) -> Report:
     """Return an empty report: the planned measurements, the machine, and the command to repeat them.
 

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_writable
 from benchmarks import report
-from benchmarks.flags import expect_writable
+from benchmarks.flags import expect_counts, expect_items, flag_of
 from benchmarks.machine import GIB, available_bytes
 from benchmarks.report import Report
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
@@ -198,28 +198,18 @@ class Flags:
         """Check these flags, and a command's own.
 
         Args:
-            counts: names of numbers, or of tuples of them, that are at least 1.
-            known: name of a tuple -> its possible items, of which it has one or more, each once.
+            counts: see `expect_counts`.
+            known: see `expect_items`.
 
         Raises:
             ValueError: a wrong value, or a file that cannot be written.
         """
-        for name in ("samples", *counts):
-            given = getattr(self, name)
-            values = given if isinstance(given, tuple) else (given,)
-            expect(len(values) > 0, _flag(name), "", "one or more")
-            expect(min(values) >= 1, _flag(name), min(values), "at least 1")
-        for name, choices in known.items():
-            values = getattr(self, name)
-            for value in values:
-                expect_choice(_flag(name), value, choices)
-            expect(
-                0 < len(set(values)) == len(values), _flag(name), ",".join(values), "one or more, each once"
-            )
+        expect_counts(self, "samples", *counts)
+        expect_items(self, **known)
         for name, unit in (("seconds", "seconds"), ("memory_limit", "GiB")):
             value = getattr(self, name)
-            expect(value is None or 0 < value < math.inf, _flag(name), value, f"more than 0 {unit}")
-        expect_writable("--json", self.json)
+            expect(value is None or 0 < value < math.inf, flag_of(name), value, f"more than 0 {unit}")
+        expect_writable(self, "json")
 
     @property
     def limit(self) -> float:
@@ -276,12 +266,3 @@ class Flags:
             return True
 
         return report.make(results, measure, title, text, self.json)
-
-
-def ascending(values: Iterable[int]) -> list[int]:
-    """Return values in order, each once."""
-    return sorted(set(values))
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -296,7 +296,7 @@ def commands_page() -> str:
     """Every command, from the docstrings of their modules."""
     found = console_commands(Path(bj.__file__).parent)
     rows = [[f"`based-jax {name}`", f"`{_runnable(module)}`", text] for name, (module, text) in found.items()]
-    speed = [[f"`python -m benchmarks {name}`", command.purpose] for name, command in BENCHMARKS.items()]
+    speed = [[f"`python -m benchmarks {name}`", purpose] for name, (_, purpose) in BENCHMARKS.items()]
     return _page(
         "Commands",
         "This page lists every command of the library. `--help` explains a command's flags, units and "

@@ -1,7 +1,7 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
@@ -19,8 +19,10 @@ from benchmarks.decode.programs import (
     Part,
     Work,
 )
-from benchmarks.flags import comma_list
-from benchmarks.study import Flags, Study, ascending
+from benchmarks.flags import Counts, Names
+from benchmarks.study import Flags, Study
+
+SWEPT = ("contexts", "context_batches", "lengths", "batches")
 
 PREFILL_BATCH = 2
 """Prompts per call of `prefill`."""
@@ -38,19 +40,19 @@ class Decode(Flags):
 
     presets: str = "tiny"
     """Size of the timed models: tiny, 360m or 1b."""
-    models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
+    models: Names = MODELS
     """Models to time: based and any of attention, mamba."""
-    parts: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = PARTS
+    parts: Names = PARTS
     """Questions to answer: contexts, prefill, batches."""
-    contexts: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1024, 2048, 4096, 8192, 16384, 32768)
+    contexts: Counts = (1024, 2048, 4096, 8192, 16384, 32768)
     """Tokens of the contexts; the last --steps are timed; attention's cache has as many slots."""
-    context_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 8)
+    context_batches: Counts = (1, 8)
     """Batches at which contexts are swept."""
     steps: int = 64
     """Tokens per timed call of `contexts`."""
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192, 16384)
+    lengths: Counts = (512, 1024, 2048, 4096, 8192, 16384)
     """Tokens of the prompts of `prefill`, two per call."""
-    batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    batches: Counts = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     """Batches of `batches`."""
     prompt: int = 128
     """Tokens of the prompts of `batches`, whose first new token is timed alone."""
@@ -75,12 +77,11 @@ class Decode(Flags):
             }
             for name, config in configs.items()
         ]
-        swept = ("contexts", "context_batches", "lengths", "batches")
         settings = {
             "size": self.presets,
             "models": list(configs),
             "parts": [part for part in PARTS if part in self.parts],
-            **{name: ascending(getattr(self, name)) for name in swept},
+            **{name: sorted(set(getattr(self, name))) for name in SWEPT},
             **{name: getattr(self, name) for name in ("steps", "prompt", "tokens")},
             "prefill_batch": PREFILL_BATCH,
         }
@@ -104,7 +105,7 @@ class Decode(Flags):
 
     def _parts(self) -> list[Part]:
         """Return the questions, with the work of a call at each swept value and pass."""
-        batches = {f"batch {batch}": batch for batch in ascending(self.context_batches)}
+        batches = {f"batch {batch}": batch for batch in sorted(set(self.context_batches))}
         capacity = self.prompt + self.tokens
 
         def after_context(context: int, direction: str) -> Work:
@@ -115,15 +116,14 @@ class Decode(Flags):
             return Work(batch, start, tokens, capacity)
 
         parts = [
-            Part(CONTEXTS, ascending(self.contexts), tuple(batches), after_context),
-            Part(PREFILL, ascending(self.lengths), (READ,), lambda n, _: Work(PREFILL_BATCH, 0, n, n)),
-            Part(BATCHES, ascending(self.batches), (FIRST, GENERATE), of_batch),
+            Part(CONTEXTS, sorted(set(self.contexts)), tuple(batches), after_context),
+            Part(PREFILL, sorted(set(self.lengths)), (READ,), lambda n, _: Work(PREFILL_BATCH, 0, n, n)),
+            Part(BATCHES, sorted(set(self.batches)), (FIRST, GENERATE), of_batch),
         ]
         return [part for part in parts if part.name in self.parts]
 
     def _check(self) -> None:
-        swept = ("contexts", "context_batches", "lengths", "batches")
-        self.check(*swept, "fit_from", "steps", "prompt", "tokens", parts=PARTS, models=MODELS)
+        self.check(*SWEPT, "fit_from", "steps", "prompt", "tokens", parts=PARTS, models=MODELS)
         shortest = min(self.contexts)
         expect(shortest > self.steps, "--contexts", shortest, f"more than --steps {self.steps}")
         expect_choice("--presets", self.presets, SIZES)

@@ -13,7 +13,7 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Int, Params, State
 from benchmarks.decode.models import LABELS, state_bytes
-from benchmarks.ops.mixers import map_streams
+from benchmarks.ops.mixers import placed
 from benchmarks.study import Candidate, Program, compile_jitted
 
 CONTEXTS, PREFILL, BATCHES = PARTS = "contexts", "prefill", "batches"
@@ -154,8 +154,3 @@ def filled(state: State) -> State:
         return jnp.broadcast_to(values.astype(leaf.dtype), leaf.shape)
 
     return jax.tree.map(of, state)
-
-
-def placed(state: State, length: Int[Array, ""]) -> State:
-    """Set the position of every row in a state to `length` tokens."""
-    return map_streams(state, lambda stream: replace(stream, length=jnp.full_like(stream.length, length)))

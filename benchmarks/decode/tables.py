@@ -37,16 +37,15 @@ def text(report: Report) -> str:
 
 
 def _facts(report: Report) -> str:
-    settings, machine = report["settings"], report["machine"]
+    settings = report["settings"]
     models = "; ".join(
         f"{c['label']} of {c['parameters'] / 1e6:.4g} M parameters, {len(c['schedule'])} layers of width "
         f"{c['d_model']}"
         for c in report["candidates"]
     )
-    where = f"{machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     return (
-        f"{models}. Random weights, {settings['dtype']}, greedy. {where}; "
-        f"{machine['date'][:10]}. Medians of up to {settings['samples']} samples, in turns."
+        f"{models}. Random weights, {settings['dtype']}, greedy. {tables.ran_on(report, 'jax')}. "
+        f"Medians of up to {settings['samples']} samples, in turns."
     )
 
 

@@ -25,15 +25,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
     "README.md": {"checks": measured_ops.checks, "rates": measured_models.rates},
-    "docs/gpu.md": {
-        "attention": measured_ops.attention,
-        "training": measured_models.training,
-    },
+    "docs/gpu.md": {"attention": measured_ops.attention, "training": measured_models.training},
     "docs/numerics.md": {"errors": measured_ops.errors},
-    "docs/decoding.md": {
-        "steps": measured_ops.steps,
-        "generation": measured_models.generation,
-    },
+    "docs/decoding.md": {"steps": measured_ops.steps, "generation": measured_models.generation},
 }
 """Page -> the names of its blocks, ``<!-- measured:NAME -->``, and their paragraphs for a GPU."""
 

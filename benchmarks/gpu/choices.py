@@ -167,12 +167,7 @@ def _interval(gains: Mapping[int, float], kernel: bool) -> Interval | None:
 
 def _merged(intervals: Mapping[int, Interval | None]) -> Iterator[tuple[Interval, Interval]]:
     """Yield an interval of the outer size with that of the inner one, equal neighbours as one."""
-    starts = [low for low in sorted(intervals) if low == min(intervals) or _changes(intervals, low)]
+    starts = [next(lows) for _, lows in itertools.groupby(sorted(intervals), intervals.__getitem__)]
     for low, following in itertools.zip_longest(starts, starts[1:], fillvalue=LAST + 1):
         if (inner := intervals[low]) is not None:
             yield (low, following - 1), inner
-
-
-def _changes(intervals: Mapping[int, Interval | None], low: int) -> bool:
-    before = max(other for other in intervals if other < low)
-    return intervals[before] != intervals[low]

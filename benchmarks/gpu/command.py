@@ -19,16 +19,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 
+from based_jax.validate import expect, expect_writable
 from benchmarks import report
-from benchmarks.flags import comma_list, expect_writable
+from benchmarks.flags import Names, expect_items
 from benchmarks.gpu import journal
 from benchmarks.gpu.sections.targets import summary
 from pallas_kernels import launch
-from pallas_kernels.checks import expect
 
 SECTIONS: dict[str, tuple[str, str]] = {
     "machine": ("device", "steps"),
@@ -76,7 +76,7 @@ class Gpu:
     """Write every number into this file instead."""
     minutes: float = 12.0
     """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
-    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = DEFAULT
+    sections: Names = DEFAULT
     """Sections to measure: machine (always), correctness, mosaic, forward, backward, train, generate,
     prefill, decode, window, wide, torch; by default all these. On request tune: other block sizes."""
     quick: bool = False
@@ -102,16 +102,12 @@ class Gpu:
             return self._watch(command, self.path or Path(folder, "gpu.json"))
 
     def _check(self) -> None:
-        expect(len(self.sections) > 0, "--sections", "", "at least one section")
-        for section in self.sections:
-            expect(section in SECTIONS, "--sections", section, "one of " + ", ".join(map(repr, SECTIONS)))
+        expect_items(self, sections=tuple(SECTIONS))
         expect(self.minutes > 0, "--minutes", self.minutes, "more than 0")
         expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
         expect(self.out is None or self.json is None, "--out", str(self.out), "--out or --json, not both")
         expect(not self.resume or self.path is not None, "--resume", True, "--out DIR of the run to resume")
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-        expect_writable("--json" if self.out is None else "--out", self.path)
+        expect_writable(self, "path")
 
     @property
     def path(self) -> Path | None:
@@ -162,8 +158,6 @@ class Gpu:
 
     def _measure(self, until: float) -> int:
         """Measure a section."""
-        if self.interpret:
-            import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
         from benchmarks.gpu.sections import stopwatch
         from benchmarks.gpu.sections.session import DeviceLostError, Session
 

@@ -119,12 +119,8 @@ class Kernel(NamedTuple):
 KERNELS = {
     "key_sums": Kernel(1, 1, 0, 1, 1),  # k, v in, a state out per block but the last
     "outputs": Kernel(2, 2, 1, 2, 2, 1, 1),  # q, k, v, blocks' states in, y and reciprocal normalisers out
-    "query_sums": Kernel(
-        1, 1, 2, 1, 1
-    ),  # q, dy, two numbers in, a sum over queries out per block but the first
-    "dq": Kernel(
-        3, 2, 2, 3, 2, 2, 1
-    ),  # q, k, v, dy, two numbers and the states of the forward pass in, dq out
+    "query_sums": Kernel(1, 1, 2, 1, 1),  # q, dy, two numbers in, a sum out per block but the first
+    "dq": Kernel(3, 2, 2, 3, 2, 2, 1),  # q, k, v, dy, two numbers, states of the forward pass in, dq out
     "dk": Kernel(3, 2, 2, 3, 2, 2, 1),  # the same with the sums over later queries, dk out
     "dv": Kernel(2, 2, 2, 2, 2, 1, 1),  # q, k, dy, two numbers and these sums in, dv out
 }

@@ -27,6 +27,7 @@ def save(report: Mapping[str, Any], path: Path) -> None:
     """
     head = json.dumps({key: report[key] for key in report if key != "rows"}, indent=1, allow_nan=False)
     rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in report["rows"])
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n')
     partial.replace(path)

@@ -20,7 +20,7 @@ MODELS = {
 
 def training(device: Device) -> Iterator[str]:
     """Whole training steps."""
-    rows = [(*_model(step, what, "ours"), row) for (step, what), row in device.rows("train").items()]
+    rows = [(*_model(step, what), row) for (step, what), row in device.rows("train").items()]
     for (step, what), row in device.rows("torch").items():
         if step.startswith("train "):
             name, *how = what.split()
@@ -44,12 +44,12 @@ def training(device: Device) -> Iterator[str]:
         )
 
 
-def _model(step: str, what: str, whose: str) -> tuple[str, str]:
+def _model(step: str, what: str) -> tuple[str, str]:
     """Return a whole model's name and the rows and tokens of a step such as "360m B16 N2048"."""
     size, *_ = step.split()
     preset, how = MODELS[what]
     numbers = re.findall(r" [BN](\d+)", step)  # a step of one model ends in that model's name
-    return f"{preset}-{size}, {whose}{how}", " x ".join(f"{int(number):,}" for number in numbers)
+    return f"{preset}-{size}, ours{how}", " x ".join(f"{int(number):,}" for number in numbers)
 
 
 def generation(device: Device) -> Iterator[str]:
@@ -58,7 +58,7 @@ def generation(device: Device) -> Iterator[str]:
         if rows := device.rows(section):
             yield f"{words} per second, {device.source('gpu')}, bfloat16:"
             body = (
-                [*_model(step, what, "ours"), f"{row['tokens_per_second']:,.0f}"]
+                [*_model(step, what), f"{row['tokens_per_second']:,.0f}"]
                 for (step, what), row in rows.items()
             )
             yield tables.table(["model", "rows, x tokens", "tokens/s"], body, left=2)
@@ -70,7 +70,7 @@ def rates(device: Device) -> Iterator[str]:
     for section, words in (("train", "training on {} tokens"), ("generate", "generation of {} rows")):
         if rows := {step: row for (step, what), row in device.rows(section).items() if what == "based"}:
             step = max(rows, key=lambda step: rows[step]["tokens_per_second"])
-            model, size = _model(step, "based", "ours")
+            model, size = _model(step, "based")
             speed = f"{rows[step]['tokens_per_second']:,.0f} ({model.removesuffix(', ours')})"
             parts.append(f"{words.format(size)}: {speed}")
     if parts:

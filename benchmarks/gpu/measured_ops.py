@@ -1,8 +1,9 @@
 """The pages' tables of the ops on GPUs; see `adopt`."""
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import tables
@@ -56,7 +57,8 @@ def _with_torch(device: Device, section: str) -> Found:
 def _titled(title: str, rows: Found) -> Iterator[str]:
     """Yield a table of milliseconds by size and candidate, unless there is no row."""
     names = [name for name in CANDIDATES if any(name == what for _, what in rows) and name != REMOVED]
-    body = [[step, *(milliseconds(rows.get((step, name))) for name in names)] for step in _steps(rows)]
+    steps = sorted({step for step, _ in rows}, key=_size)
+    body = [[step, *(milliseconds(rows.get((step, name))) for name in names)] for step in steps]
     if body:
         yield title
         yield tables.table(["", *(CANDIDATES[name] for name in names)], body)
@@ -64,10 +66,6 @@ def _titled(title: str, rows: Found) -> Iterator[str]:
 
 def _size(step: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", step))
-
-
-def _steps(rows: Iterable[tuple[str, str]]) -> list[str]:
-    return sorted({step for step, _ in rows}, key=_size)
 
 
 def milliseconds(row: Row | None, scale: float = 1e3) -> str:
@@ -94,12 +92,7 @@ def steps(device: Device) -> Iterator[str]:
         }
         batches = sorted({batch for *_, batch in found})
         known = {(dtype, what) for what, dtype, _ in found}
-        kinds = [
-            (dtype, what)
-            for dtype in ("float32", "bfloat16")
-            for what in CANDIDATES
-            if (dtype, what) in known
-        ]
+        kinds = [kind for kind in itertools.product(("float32", "bfloat16"), CANDIDATES) if kind in known]
         body = [
             [
                 CANDIDATES[what] + (", bfloat16 state" if dtype == "bfloat16" else ""),
@@ -166,14 +159,8 @@ def defaults(backends: Mapping[str, Sequence[Row]]) -> str:
         for row in backends[op]:
             when = ", ".join(f"{name} {_range(value)}" for name, value in row["when"].items())
             other = pair.kernel if row["backend"] == pair.plain else pair.plain
-            cells = [
-                f"`{op}`",
-                row["device"],
-                when.replace("_", " "),
-                f'`"{row["backend"]}"`',
-                f'`"{other}"`',
-            ]
-            rows.append(cells)
+            names = (f'`"{name}"`' for name in (row["backend"], other))
+            rows.append([f"`{op}`", row["device"], when.replace("_", " "), *names])
     return tables.table(["op", "compute capability", "where", "`None` picks", "instead of"], rows, left=5)
 
 

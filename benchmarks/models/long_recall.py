@@ -217,13 +217,10 @@ class Train:
                 print(f"{self.model} step {count} loss {losses[-1][1]} {seconds:.1f} s", flush=True)
         save_pretrained(self.out, model, params)
         tokenizer.save(self.out)
-        facts = {
-            "tokens": self.steps * ROWS * LENGTH,
-            "device": jax.devices()[0].device_kind,
-            "losses": losses,
-        }
+        facts = {"steps": self.steps, "tokens": self.steps * ROWS * LENGTH, "losses": losses}
         facts |= {"learning_rate": self.learning_rate, "seconds": time.monotonic() - start}
-        (self.out / "training.json").write_text(json.dumps({"steps": self.steps, **facts}))
+        facts["device"] = jax.devices()[0].device_kind
+        (self.out / "training.json").write_text(json.dumps(facts))
 
 
 def main() -> None:

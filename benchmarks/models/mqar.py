@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,9 +12,9 @@ from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, mqar_backbone
 from based_jax.models.backbones import ALIASES
 from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns, load
-from benchmarks.flags import comma_list
+from benchmarks.flags import Counts, Names
 from benchmarks.models import training
-from benchmarks.study import Candidate, Flags, Program, ascending, compile_jitted
+from benchmarks.study import Candidate, Flags, Program, compile_jitted
 
 SEED = 0
 """Seed of the data, the initialisation and the dropout."""
@@ -44,9 +44,9 @@ class Mqar(Flags):
     """Examples per step and model."""
     steps: int = 3
     """Training steps per timed call."""
-    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("attention", "based")
+    mixers: Names = ("attention", "based")
     """Mixers of the second layer."""
-    vmapped_runs: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
+    vmapped_runs: Counts = (1, 2, 4)
     """Numbers of learning rates trained at once; 1 is one by one."""
 
     def run(self, command: str) -> int:
@@ -91,7 +91,7 @@ class Workload:
                 "jax",
                 functools.partial(self.program, count),
             )
-            for count in ascending(self.flags.vmapped_runs)
+            for count in sorted(set(self.flags.vmapped_runs))
         ]
 
     def program(self, models: int, *_: Any) -> Program:

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,8 +14,8 @@ from based_jax.ops.softmax_attention import left_from_paper_window
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.step import Batch, Programs, TrainState, build_programs
-from based_jax.validate import expect
-from benchmarks.flags import comma_list
+from based_jax.validate import expect_divisible
+from benchmarks.flags import Names
 from benchmarks.models import training
 from benchmarks.study import Candidate, Flags, Program, compile_jitted, without_torch
 
@@ -63,9 +63,9 @@ class Train(Flags):
     """Sequences per step."""
     steps: int = 2
     """Training steps per timed call."""
-    models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME")] = MODELS
+    models: Names = MODELS
     """based, transformer, or both."""
-    variants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(VARIANTS)
+    variants: Names = tuple(VARIANTS)
     """Ways to train in JAX."""
 
     def run(self, command: str) -> int:
@@ -78,10 +78,8 @@ class Train(Flags):
         sizes = ("d_model", "vocab_size", "length", "batch_size", "steps")
         self.check(*sizes, models=MODELS, variants=tuple(VARIANTS))
         training.expect_one_cpu()
-        expect(
-            self.length % WINDOW == 0, "--length", self.length, f"a multiple of the window of {WINDOW} keys"
-        )
-        expect(self.d_model % 64 == 0, "--d-model", self.d_model, "a multiple of the heads' 64 channels")
+        expect_divisible("--length", self.length, "the keys of a window", WINDOW)
+        expect_divisible("--d-model", self.d_model, "the channels of a head", 64)
         workloads = {name: Workload(self, name) for name in self.models}
         models = {
             name: {"schedule": work.architecture.schedule, "parameters": param_count(work.architecture)}

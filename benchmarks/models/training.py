@@ -44,11 +44,6 @@ class Kind(NamedTuple):
     """after them"""
     explained: str = ""
 
-    @property
-    def first(self) -> str:
-        """The first baseline."""
-        return next(iter(self.bases))
-
 
 def _seconds(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1f}"
@@ -152,6 +147,7 @@ def run(
     results = flags.new_report(kind.benchmark, command, {**settings}, described)
     report.note_load(results)
     studies: dict[str, Study] = {}
+    first, *_ = kind.bases
 
     def sweeps() -> Iterator[tuple[Study, list[int]]]:
         for subject, candidates in listed.items():
@@ -161,7 +157,7 @@ def run(
                 if case.candidate.framework == "torch" and case.timing.samples:
                     workload, name = workloads[subject], case.candidate.name
                     found = agreement(name, workload.losses, workload.torch_losses(name))
-                    results["agreement"].append({kind.subject: subject, "other": kind.first} | found)
+                    results["agreement"].append({kind.subject: subject, "other": first} | found)
 
     def rows() -> list[Row]:
         found = [
@@ -190,23 +186,6 @@ def agreement(candidate: str, ours: Sequence[float], theirs: Sequence[float]) ->
     }
 
 
-def ratios(kind: Kind, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return each candidate's speed over that of each baseline, and the relative spread."""
-    found = {(row[kind.subject], row["candidate"]): row for row in rows if row[kind.speed]}
-    return [
-        {
-            kind.subject: subject,
-            "candidate": name,
-            "other": base,
-            "ratio": row[kind.speed] / other[kind.speed],
-            "spread": math.hypot(row["spread"], other["spread"]),
-        }
-        for (subject, name), row in found.items()
-        for base in kind.bases
-        if base != name and (other := found.get((subject, base)))
-    ]
-
-
 def text(report: Report) -> str:
     """Return the report in Markdown."""
     kind = TRAIN if report["benchmark"] == "train" else MQAR
@@ -216,7 +195,7 @@ def text(report: Report) -> str:
         kind.subject: lambda row: row[kind.subject],
         "candidate": lambda row: labels[row["candidate"]],
         **kind.columns,
-        **{f"x {kind.bases[base]}": _ratio(kind, report, base) for base in bases},
+        **{f"x {kind.bases[base]}": ratios(kind, report["rows"], base) for base in bases},
         **kind.memory,
     }
     body = [
@@ -235,18 +214,18 @@ def text(report: Report) -> str:
     )
 
 
-def _ratio(kind: Kind, report: Report, base: str) -> Callable[[Row], str]:
-    """Return the column of ratios to a baseline."""
-    found = {
-        (entry[kind.subject], entry["candidate"]): f"{entry['ratio']:.2f}"
-        + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
-        for entry in ratios(kind, report["rows"])
-        if entry["other"] == base
-    }
+def ratios(kind: Kind, rows: Sequence[Row], base: str) -> Callable[[Row], str]:
+    """Return the column of speeds over that of a baseline; in `TRAIN` with the spread of both."""
+    others = {row[kind.subject]: row for row in rows if row["candidate"] == base and row[kind.speed]}
 
     def write(row: Row) -> str:
-        name = row["candidate"]
-        return found.get((row[kind.subject], name), "1" if name == base else MISSING)
+        if row["candidate"] == base:
+            return "1"
+        if (other := others.get(row[kind.subject])) is None:
+            return MISSING
+        ratio = row[kind.speed] / other[kind.speed]
+        spread = ratio * math.hypot(row["spread"], other["spread"])
+        return f"{ratio:.2f}" + (f" ± {spread:.2f}" if kind is TRAIN else "")
 
     return write
 
@@ -257,6 +236,6 @@ def _agreement(kind: Kind, report: Report) -> Iterator[str]:
         error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
         yield (
             f"{entry[kind.subject]}: {entry['candidate']} {'agrees' if entry['agrees'] else 'DISAGREES'} "
-            f"with {kind.first}: losses from the same parameters differ by at most {error} of the "
+            f"with {entry['other']}: losses from the same parameters differ by at most {error} of the "
             f"largest (steps: {len(entry['losses'])})"
         )

@@ -11,14 +11,7 @@ import numpy as np
 from based_jax import ops
 from based_jax.typing import Array
 from benchmarks.machine import cores
-from benchmarks.study import (
-    FORWARD,
-    FORWARD_BACKWARD,
-    Candidate,
-    Program,
-    compile_jitted,
-    without_torch,
-)
+from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Program, compile_jitted, without_torch
 
 PASSES = (FORWARD, FORWARD_BACKWARD)
 """Passes: output only; output and the gradients of q, k and v for a given gradient of the output."""
@@ -53,17 +46,23 @@ def bytes_at(length: int) -> int:
 def _in_jax(name: str, label: str, function: Callable[..., Any], **lacks: str) -> Candidate:
     """Time `function(q, k, v)` and its vector-Jacobian product, compiled before any large array exists."""
 
-    def forward_backward(q, k, v, gradient):
-        y, pull_back = jax.vjp(function, q, k, v)
-        return y, *pull_back(gradient)
-
     def prepare(length: int, direction: str) -> Program:
         given = [jnp.asarray(x) for x in arrays(family_of(name), length)]
         if direction == FORWARD:
             return compile_jitted(jax.jit(function), given[:3])
-        return compile_jitted(jax.jit(forward_backward), given)
+        return compile_jitted(jax.jit(with_gradients(function)), given)
 
     return Candidate(name, label, "jax", prepare, lacks)
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn (q, k, v, dy) into y and the gradients of q, k, v."""
+
+    def run(q: Any, k: Any, v: Any, dy: Any) -> Any:
+        y, pull_back = jax.vjp(function, q, k, v)
+        return y, *pull_back(dy)
+
+    return run
 
 
 def _prefill(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
@@ -99,9 +98,7 @@ def _ours(op: str, implementation: str) -> Callable[..., Any]:
 CANDIDATES = (
     _in_jax("taylor_xla", "Taylor, chunked scan (based_jax, xla)", _ours("taylor_attention", "xla")),
     _in_jax(
-        "taylor_reference",
-        "Taylor, quadratic (based_jax, reference)",
-        _ours("taylor_attention", "reference"),
+        "taylor_reference", "Taylor, quadratic (based_jax, reference)", _ours("taylor_attention", "reference")
     ),
     _in_jax(
         "dot_product_attention",

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
 
 from benchmarks import tables
 from benchmarks.analysis import growth_exponent, series
-from benchmarks.flags import comma_list
+from benchmarks.flags import Counts, Names
 from benchmarks.machine import MIB
 from benchmarks.ops.candidates import (
     BATCH,
@@ -20,7 +19,7 @@ from benchmarks.ops.candidates import (
     family_of,
 )
 from benchmarks.report import Report
-from benchmarks.study import Flags, ascending
+from benchmarks.study import Flags
 from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
 
 NAMES = tuple(candidate.name for candidate in CANDIDATES)
@@ -36,9 +35,9 @@ class Ops(Flags):
     time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = tuple(512 * 2**i for i in range(7))
+    lengths: Counts = tuple(512 * 2**i for i in range(7))
     """Tokens per row."""
-    candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = NAMES
+    candidates: Names = NAMES
     """Rows to measure."""
     fit_from: int = 2048
     """Shortest length, in tokens, that enters the fitted growth exponents."""
@@ -47,7 +46,7 @@ class Ops(Flags):
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self.check("lengths", "fit_from", candidates=NAMES)
         chosen = [candidate for candidate in CANDIDATES if candidate.name in self.candidates]
-        lengths = ascending(self.lengths)
+        lengths = sorted(set(self.lengths))
         self.expect_inputs_fit(lengths[-1], bytes_at(lengths[-1]))
         settings = {
             "batch": BATCH,

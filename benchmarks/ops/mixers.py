@@ -3,21 +3,22 @@
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax.core import meta
 
 from based_jax import mixers
+from based_jax.generate.states import state_bytes
 from based_jax.mixers.contract import Mixer
 from based_jax.ops.core.stream import Stream
-from based_jax.typing import Array, Params, State
+from based_jax.typing import Array, Int, Params, State
 from benchmarks import tables
 from benchmarks.analysis import growth_exponent, series
-from benchmarks.flags import comma_list
+from benchmarks.flags import Counts, Names
 from benchmarks.report import Report
-from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, ascending, compile_jitted
+from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, compile_jitted
 from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
 
 DECODE = "decode"
@@ -53,8 +54,7 @@ class Measured:
         """Return columns of a row: bytes of the state for `length` tokens and the papers' floats, or None."""
         if not self.info.stateful:
             return {"state_bytes": None, "state_floats": None}
-        shapes = jax.eval_shape(lambda: self.mixer.init_state(1, length))
-        allocated = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        allocated = state_bytes(self.mixer, length)
         return {"state_bytes": allocated, "state_floats": self.mixer.state_size(length)}
 
     @functools.cached_property
@@ -86,8 +86,7 @@ class Measured:
         x = jax.random.normal(jax.random.key(1), (1, length, self.mixer.d_model))
         if direction == DECODE:
             # An empty state: the time of a step does not depend on its contents.
-            state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
-            state = map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
+            state = placed(jax.tree.map(jnp.copy, self.mixer.init_state(1, length)), length - 1)
             return compile_jitted(self.step, [self.params, x[:, -1:], state], carried=2)
         function = forward if direction == FORWARD else jax.grad(loss, argnums=(0, 1))
         return compile_jitted(jax.jit(function), [self.params, x])
@@ -109,9 +108,13 @@ def _is_stream(node: Any) -> bool:
     return isinstance(node, Stream)
 
 
-def map_streams(state: State, function: Any) -> State:
-    """Apply `function` to every stream in a state."""
-    return jax.tree.map(lambda n: function(n) if _is_stream(n) else n, state, is_leaf=_is_stream)
+def placed(state: State, length: Int[Array, ""] | int) -> State:
+    """Set the position of every row in a state to `length` tokens."""
+
+    def moved(node: Any) -> Any:
+        return replace(node, length=jnp.full_like(node.length, length)) if _is_stream(node) else node
+
+    return jax.tree.map(moved, state, is_leaf=_is_stream)
 
 
 @dataclass(frozen=True)
@@ -124,13 +127,13 @@ class Mixers(Flags):
     budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192)
+    lengths: Counts = (512, 1024, 2048, 4096, 8192)
     """Tokens per row."""
     seconds: float = 10.0
     """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 512
     """Shortest length, in tokens, that enters the fitted growth exponents."""
-    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(mixers.names())
+    mixers: Names = tuple(mixers.names())
     """Mixers to measure."""
     d_model: int = 512
     """Channels of the inputs and outputs."""
@@ -140,7 +143,7 @@ class Mixers(Flags):
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self.check("lengths", "fit_from", "d_model", mixers=mixers.names())
-        lengths = ascending(self.lengths)
+        lengths = sorted(set(self.lengths))
         self.expect_inputs_fit(lengths[-1], 4 * lengths[-1] * self.d_model)
         found = {name: measured(name, self.d_model, lengths[-1]) for name in self.mixers}
         candidates = [mixer.candidate() for mixer in found.values()]

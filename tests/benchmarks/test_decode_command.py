@@ -18,7 +18,8 @@ from benchmarks.decode import command as decode
 from benchmarks.decode import models as decode_models
 from benchmarks.decode import tables as decode_tables
 from benchmarks.decode.models import ATTENTION, BASED, MAMBA, MODELS
-from benchmarks.decode.programs import Decoder, Work, decoding, filled, placed, reading
+from benchmarks.decode.programs import Decoder, Work, decoding, filled, reading
+from benchmarks.ops.mixers import placed
 
 QUICK = "--contexts=16,32 --context-batches=1 --steps=2 --lengths=8 --batches=2 --prompt=4 --tokens=2"
 

@@ -105,7 +105,7 @@ def test_without_a_gpu_it_says_so_in_one_line(flags, tmp_path, monkeypatch, capf
 def test_a_run_is_resumed_with_its_flags_and_on_its_device_only(tmp_path, monkeypatch):
     for name, value in environment().items():
         monkeypatch.setenv(name, os.environ.get(name, value))
-    path, quick = tmp_path / "gpu.json", {"quick": True, "interpret": True}
+    path, quick = tmp_path / "new" / "gpu.json", {"quick": True, "interpret": True}
     journal.save(report.new_report("gpu", "", quick, [], []), path)
     with pytest.raises(ValueError, match="quick = False: expected True, as in the run to resume"):
         main(["gpu", "--json", str(path), "--resume"])

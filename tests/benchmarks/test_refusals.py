@@ -21,12 +21,12 @@ REFUSED = {
     },
     "gpu": {
         "--sections fast": "--sections = 'fast': expected one of 'machine'",
-        "--sections=": "at least one section",
+        "--sections=": "--sections = '': expected one or more",
         "--minutes 0": "--minutes = 0.0: expected more than 0",
         "--interpret": "--quick",
         "--resume": "--out DIR",
         "--out /tmp --json /tmp/gpu.json": "not both",
-        "--json /no/such/folder/gpu.json": "cannot be written",
+        "--out /dev/null": "path = '/dev/null/gpu.json': expected a file that can be written",
     },
     "inspect": {
         "--registers": "Unrecognized options: --registers",
@@ -51,7 +51,7 @@ REFUSED = {
         "--seconds nan": "--seconds = nan: expected more than 0 seconds",
         "--memory-limit 0": "more than 0 GiB",
         "--candidates flash": "--candidates = 'flash': expected one of 'taylor_xla'",
-        "--json /no/such/folder/ops.json": "cannot be written",
+        "--json .": "json = '.': expected a file that can be written",
         "--unknown 1": "--unknown",
     },
     "static": {
@@ -59,10 +59,11 @@ REFUSED = {
         "--presets nothing": "--presets = 'nothing'",
         "--programs dance": "--programs = 'dance'",
         "--decode-batches 1,0": "--decode-batches = 0",
+        "--json .": "json = '.': expected a file that can be written",
     },
     "train": {
         "--models mamba": "--models = 'mamba': expected one of",
-        "--length 100": "--length = 100: expected a multiple of the window of 64 keys",
+        "--length 100": "--length = 100: expected a multiple of the keys of a window = 64",
         "--d-model 96": "--d-model = 96: expected a multiple",
     },
 }

@@ -55,19 +55,22 @@ def test_models_that_train_at_once(tmp_path):
 
 def test_ratios_are_of_all_models_together_and_carry_the_spread_of_both():
     speeds = {"jax_1": 100.0, "jax_4": 150.0, "torch_labels": 50.0, "torch_all": None}
-    rows = [
+    *rows, absent = (
         {"mixer": "based", "candidate": name, "examples_per_second": speed, "spread": spread}
         for (name, speed), spread in zip(speeds.items(), (0.03, 0.04, 0.04, 0.1), strict=True)
-    ]
-    ratios = training.ratios(training.MQAR, rows)
-    found = {(entry["candidate"], entry["other"]): entry["ratio"] for entry in ratios}
-    assert found == {
-        ("jax_1", "torch_labels"): 2.0,
-        ("jax_4", "jax_1"): 1.5,
-        ("jax_4", "torch_labels"): 3.0,
-        ("torch_labels", "jax_1"): 0.5,
+    )
+    columns = {base: training.ratios(training.MQAR, [*rows, absent], base) for base in speeds}
+    assert {base: [write(row) for row in rows] for base, write in columns.items()} == {
+        "jax_1": ["1", "1.50", "0.50"],
+        "jax_4": ["0.67", "1", "0.33"],
+        "torch_labels": ["2.00", "3.00", "1"],
+        "torch_all": ["\N{EN DASH}"] * 3,
     }
-    assert ratios[0]["spread"] == pytest.approx(0.05)
+    ours, theirs = (
+        {"model": "based", "candidate": name, "tokens_per_second": speed, "spread": spread}
+        for name, speed, spread in (("jax", 100.0, 0.03), ("torch", 50.0, 0.04))
+    )
+    assert training.ratios(training.TRAIN, [ours, theirs], "torch")(ours) == "2.00 ± 0.10"
 
 
 def test_a_call_goes_on_where_the_last_one_ended():
@@ -83,7 +86,8 @@ def test_a_difference_is_noticed(capsys):
     ours = [4.0, 3.9]
     assert training.agreement("torch", ours, ours)["agrees"]
     assert training.agreement("torch", ours, [4.0, float("nan")])["relative_error"] is None
-    entry = training.agreement("torch", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)]) | {"model": "transformer"}
+    entry = training.agreement("torch", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)])
+    entry |= {"model": "transformer", "other": "jax"}
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
     results = report.new_report("train", "", SIZES["train"] | {"models": {}}, [], [])

@@ -4,7 +4,6 @@ Steps run inside one program, as `generate` runs them, so that a step of some mi
 its launch. The state is donated and updated in place.
 """
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from benchmarks.gpu import io_model
 from benchmarks.gpu.sections.device import bound
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
+from benchmarks.ops.mixers import placed
 
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
 
@@ -62,7 +62,8 @@ def _candidates(op: str, batch: int, heads: int, dtype: str, session: Session) -
         widths, state = (KEY_SIZE, KEY_SIZE, SIZE), ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, dtype)
         cost = io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=jnp.dtype(dtype).itemsize)
     else:
-        widths, state = (SIZE, SIZE, SIZE), _full_window(batch, heads)
+        widths, cache = (SIZE, SIZE, SIZE), ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
+        state = placed(cache, POSITION)
         cost = io_model.window_step(batch, heads, WINDOW, SIZE)
     steps = 2 if session.quick else LOOP_STEPS
     keys = jax.random.split(jax.random.key(0), 3)
@@ -89,9 +90,3 @@ def _candidates(op: str, batch: int, heads: int, dtype: str, session: Session) -
         Candidate(f"{name} loop", partial(prepare, name), bound=least, ours=name == "pallas")
         for name in ("pallas", "xla")
     ]
-
-
-def _full_window(batch: int, heads: int) -> Any:
-    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
-    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
-    return dataclasses.replace(cache, stream=stream)

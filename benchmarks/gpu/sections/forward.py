@@ -15,6 +15,7 @@ from benchmarks.gpu.io_model import Sizes
 from benchmarks.gpu.sections.device import bound
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
+from benchmarks.ops.candidates import with_gradients
 from pallas_kernels.taylor_attention.function import block_length
 
 HEADS = 16
@@ -89,16 +90,6 @@ def _arrays(sizes: Sizes, count: int, key_size: int) -> list[jax.Array]:
     shapes = [(sizes.batch, sizes.length, sizes.heads, width) for width in widths]
     keys = jax.random.split(jax.random.key(0), count)
     return [jax.random.normal(key, shape, jnp.bfloat16) for key, shape in zip(keys, shapes, strict=True)]
-
-
-def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn (q, k, v, dy) into y and the gradients of q, k, v."""
-
-    def run(q: Any, k: Any, v: Any, dy: Any) -> Any:
-        y, pull_back = jax.vjp(function, q, k, v)
-        return y, *pull_back(dy)
-
-    return run
 
 
 def ours_cost(sizes: Sizes, gradients: bool) -> io_model.Cost:

@@ -17,17 +17,7 @@ import numpy as np
 
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig
-from benchmarks.decode.models import (
-    ATTENTION,
-    BASED,
-    CUDNN,
-    MAMBA,
-    abstract_weights,
-    model_config,
-    one_of_each,
-    random_like,
-    random_weights,
-)
+from benchmarks.decode import models
 from benchmarks.decode.programs import Work, decode_arguments, decoding, filled, reading
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
@@ -52,7 +42,7 @@ def train_steps(session: Session) -> list[Step]:
     rows, length = (1, 64) if session.quick else (ROWS, LENGTH)
     what = f"B{rows} N{length}"
     train = partial(_training, rows, length)
-    return [_step(session, "360m", what, train, rows * length, (BASED, CUDNN, MAMBA))]
+    return [_step(session, "360m", what, train, rows * length, (models.BASED, models.CUDNN, models.MAMBA))]
 
 
 def generate_steps(session: Session) -> list[Step]:
@@ -79,29 +69,31 @@ def _step(
     what: str,
     prepare: Callable[[ModelConfig, Any, Callable[[], Any]], Prepared],
     tokens: int,
-    models: tuple[str, ...] = (BASED, CUDNN),
+    names: tuple[str, ...] = (models.BASED, models.CUDNN),
 ) -> Step:
     def config(name: str) -> ModelConfig:
         if session.quick:
-            return one_of_each(model_config(name, "tiny", "bfloat16"))
-        return model_config(name, size, "bfloat16")
+            return models.one_of_each(models.model_config(name, "tiny", "bfloat16"))
+        return models.model_config(name, size, "bfloat16")
 
     amounts = {"tokens_per_second": tokens}
 
     def candidates(_: Session) -> list[Candidate]:
-        weights = cache(random_weights)
+        weights = cache(models.random_weights)
 
         def prepared(name: str) -> Prepared:
-            if name == CUDNN:
+            if name == models.CUDNN:
                 (spec,) = config(name).mixers.values()
                 heads, _, width = head_layout(config(name).d_model, spec.options["num_heads"])
                 token = jax.ShapeDtypeStruct((1, 1, heads, width), "bfloat16")
                 require("softmax_attention", "cudnn", token, token, token)
-            own = config(ATTENTION if name == CUDNN else name)  # making the weights would need cuDNN, too
-            return prepare(config(name), abstract_weights(own), partial(weights, own))
+            # With attention by cuDNN, making the weights would need cuDNN, too.
+            own = config(models.ATTENTION if name == models.CUDNN else name)
+            return prepare(config(name), models.abstract_weights(own), partial(weights, own))
 
         return [
-            Candidate(name, partial(prepared, name), ours=name == BASED, amounts=amounts) for name in models
+            Candidate(name, partial(prepared, name), ours=name == models.BASED, amounts=amounts)
+            for name in names
         ]
 
     return Step(f"{size} {what}", candidates=candidates, facts={"size": size})
@@ -118,7 +110,7 @@ def _training(rows: int, length: int, config: ModelConfig, *_: Any) -> Prepared:
         state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
         tokens = np.random.default_rng(0).integers(0, config.vocab_size, (rows, length + 1), np.int32)
         batch = {"inputs": jnp.asarray(tokens[:, :-1]), "targets": jnp.asarray(tokens[:, 1:])}
-        return [replace(state, params=random_like(shapes[0].params)), batch]
+        return [replace(state, params=models.random_like(shapes[0].params)), batch]
 
     return replace(jitted(step, shapes, {0: 0}, make=make), series=SERIES)
 

@@ -121,22 +121,23 @@ class Comparison:
         """Trace and submit all."""
         self.step, self.candidates = step, candidates
         self.ready: dict[str, Prepared] = {}
-        self.errors: dict[str, Future[str | None]] = {}
+        self.compiling: dict[str, Future[Any]] = {}
         for candidate in candidates:
             name = candidate.name
             if session.broken(name, step):
                 continue
             with session.guarded(step, name, candidate.ours, runs=False):
                 prepared = candidate.prepare()
-                self.ready[name], self.errors[name] = prepared, pool.submit(_error, prepared.compile)
+                self.ready[name], self.compiling[name] = prepared, pool.submit(prepared.compile)
 
     def measure(self, session: Session, **facts: Any) -> None:
         """Time the candidates in turns; add a row for each, with the ratio to the first one's time."""
         step, ready = self.step, self.ready
         for candidate in self.candidates:
-            if candidate.name in self.errors and (reason := self.errors[candidate.name].result()) is not None:
+            future = self.compiling.get(candidate.name)
+            if future is not None and (error := future.exception()) is not None:
                 ready.pop(candidate.name).free()
-                session.fail(step, candidate.name, reason, candidate.ours)
+                session.fail(step, candidate.name, one_line(error), candidate.ours)
         timings = self._warm_up(session)
         session.begin(step)
         for turn in range(SAMPLES):
@@ -150,18 +151,12 @@ class Comparison:
         for candidate in self.candidates:
             if (name := candidate.name) in medians:
                 median = medians[name]
-                rates = {column: amount / median for column, amount in candidate.amounts.items()}
-                session.add(
-                    step=step,
-                    what=name,
-                    status="measured",
-                    **found[name],
-                    ratio_to_first=None if first is None else median / first,
-                    bound_fraction=None if candidate.bound is None else candidate.bound / median,
-                    **rates,
-                    **facts,
-                    **candidate.facts,
-                )
+                columns = found[name] | {
+                    "ratio_to_first": None if first is None else median / first,
+                    "bound_fraction": None if candidate.bound is None else candidate.bound / median,
+                }
+                columns |= {column: amount / median for column, amount in candidate.amounts.items()}
+                session.add(step=step, what=name, status="measured", **columns, **facts, **candidate.facts)
                 ready[name].free()
         if medians:
             shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
@@ -220,15 +215,6 @@ def begin(session: Session, waiting: Sequence[Step]) -> dict[str, Comparison]:
                 begun[step.name] = Comparison(session, step.name, step.candidates(session), pool)
         session.alive(COMPILE_SECONDS)
     return begun
-
-
-def _error(compile_it: Callable[[], Any]) -> str | None:
-    """Return why it does not compile, or None."""
-    try:
-        compile_it()
-    except Exception as error:  # compilers raise all kinds
-        return one_line(error)[:500]
-    return None
 
 
 def _turns(seconds: float, series: int, session: Session) -> tuple[int, int]:

@@ -6,14 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect_choice, expect_writable
 from benchmarks import report as reporting
 from benchmarks import tables
-from benchmarks.flags import comma_list, expect_writable
+from benchmarks.flags import Counts, Names, expect_counts, expect_items
 from benchmarks.gpu.io_model import GPUS, Rates
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.cost import Work
@@ -53,15 +53,11 @@ class Static:
     would use it, its cost is computed by formula. Needs the extra `inspect`.
     """
 
-    presets: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = (
-        "based-360m",
-        "attn-360m",
-        "mamba-360m",
-    )
+    presets: Names = ("based-360m", "attn-360m", "mamba-360m")
     """Models."""
     schedule: str = ""
     """Number of layers instead of the models' own, as CLS."""
-    programs: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("train", "decode")
+    programs: Names = ("train", "decode")
     """Programs: train, prefill, decode."""
     gpu: str = "H200"
     """H200, H100, A100, RTX 4090 or B200."""
@@ -69,7 +65,7 @@ class Static:
     """Rows of a training step and of a prompt."""
     length: int = 2048
     """Tokens per row of a training step and of a prompt."""
-    decode_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 128)
+    decode_batches: Counts = (1, 128)
     """Rows of decoding steps."""
     after: int = 1024
     """Tokens per row before a decoding step."""
@@ -85,7 +81,10 @@ class Static:
             ImportError: a wheel of the extra `inspect` is missing.
             ValueError: a flag with a wrong value, or a file that cannot be read or written.
         """
-        self._check()
+        expect_choice("--gpu", self.gpu, tuple(GPUS))
+        expect_items(self, presets=presets.names(), programs=tuple(PROGRAMS))
+        expect_counts(self, "batch", "length", "after", "decode_batches")
+        expect_writable(self, "json")
         use_cpu()
         settings = {
             "gpu": self.gpu,
@@ -132,18 +131,6 @@ class Static:
             "argument_bytes": memory.argument_size_in_bytes,
         }
         return rows, summary
-
-    def _check(self) -> None:
-        expect_choice("--gpu", self.gpu, tuple(GPUS))
-        for name in self.presets:
-            expect_choice("--presets", name, presets.names())
-        for name in self.programs:
-            expect_choice("--programs", name, tuple(PROGRAMS))
-        counts = {"batch": (self.batch,), "length": (self.length,), "after": (self.after,)}
-        for flag, values in (counts | {"decode-batches": self.decode_batches}).items():
-            for value in values:
-                expect(value >= 1, f"--{flag}", value, "at least 1")
-        expect_writable("--json", self.json)
 
 
 def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:

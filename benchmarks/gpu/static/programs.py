@@ -75,11 +75,7 @@ def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stage
     return compile_for(kind, make, abstract_weights(config), rows, number, donate=(1,))
 
 
-PROGRAMS: dict[str, Callable[..., jax.stages.Compiled]] = {
-    "train": train,
-    "prefill": prefill,
-    "decode": decode,
-}
+PROGRAMS = {"train": train, "prefill": prefill, "decode": decode}
 
 
 def _begin(config: ModelConfig, batch: int, length: int) -> tuple[LanguageModel, Any]:
