@@ -116,7 +116,8 @@ def linear_recurrence(
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     gates = log_decay.astype(dtype) if log_decay.ndim == 4 else log_decay.astype(dtype)[..., None]
-    gates = jnp.broadcast_to(gates, (batch, length, *gates.shape[2:]))
+    rows = gates.shape[0] if mask is None else batch  # rows may share the products of fixed gates
+    gates = jnp.broadcast_to(gates, (rows, length, *gates.shape[2:]))
     queries, keys, values, gates = cast(call.unpadded((q, k, v, gates)), dtype)
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
