@@ -35,7 +35,7 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
 CHUNK = 64
-"""Tokens per chunk, a multiple of `decay.BLOCK`."""
+"""Tokens per chunk."""
 
 BLOCK = 16
 """Rows of a chunk's system that a CPU solves at a time: a training step of attn-tiny with `delta_net` layers

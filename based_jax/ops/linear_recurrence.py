@@ -14,12 +14,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import accumulation_dtype, cast
-from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks, scan_tokens
+from based_jax.ops.core.arrays import accumulation_dtype, cast, checkpoint
+from based_jax.ops.core.chunks import (
+    ChunkMask,
+    begins,
+    chunk_mask,
+    heads_first,
+    join_tokens,
+    scan_chunks,
+    scan_tokens,
+    split_chunks,
+)
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import expect_chunk_size, expect_state, stateful_op
+from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
@@ -28,7 +39,11 @@ Tokens = tuple[Array, Array, Array, Any]
 """q, scaled, and k, (B, N, G, K); v, (B, N, H, V); log_decay, (B, N, H, channels), or None"""
 
 CHUNK = 64
-"""Tokens per chunk, a multiple of `decay.BLOCK`."""
+"""Tokens per chunk."""
+
+CHUNKS_ON_GPU = 32
+"""Chunks that a GPU processes at once, states aside: in a scan, a training step of one GLA layer (16 x 2,048
+tokens) is 2,000 short kernels instead of 500."""
 
 
 @jax.tree_util.register_dataclass
@@ -101,7 +116,8 @@ def linear_recurrence(
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     gates = log_decay.astype(dtype) if log_decay.ndim == 4 else log_decay.astype(dtype)[..., None]
-    gates = jnp.broadcast_to(gates, (batch, length, *gates.shape[2:]))
+    rows = gates.shape[0] if mask is None else batch  # rows may share the products of fixed gates
+    gates = jnp.broadcast_to(gates, (rows, length, *gates.shape[2:]))
     queries, keys, values, gates = cast(call.unpadded((q, k, v, gates)), dtype)
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
@@ -131,6 +147,7 @@ def decayed_chunk(
 ) -> tuple[Float[Array, "... C V"], Float[Array, "... K V"]]:
     """Process one chunk, starting from the sum `kv`; return outputs and the sum after the chunk.
 
+    All but `kv` may have a first axis of consecutive chunks; the result is then the sum after the last.
     Gates are per head (last axis 1) or per channel; with gates per head the scores q k^T may be given. With a
     `bonus` the visibility has no diagonal.
     """
@@ -139,12 +156,32 @@ def decayed_chunk(
         products = decay.pair_products(q, k, log_decay, inclusive)
     else:
         products = scores * decay.between(log_decay[..., 0], inclusive)
+    before, after = _advance(
+        kv,
+        decay.across(log_decay)[..., None],
+        visibility.entering(k * decay.until_end(log_decay)).mT @ v,
+        visibility,
+    )
     y = jnp.where(visibility.visible, products, 0) @ v
-    y = y + visibility.reading((q * decay.since_start(log_decay, inclusive)) @ kv)
+    y = y + visibility.reading((q * decay.since_start(log_decay, inclusive)) @ before)
     if bonus is not None:
         y = y + jnp.sum(q * bonus * k, axis=-1, keepdims=True) * v
-    decayed = decay.across(log_decay)[..., None] * visibility.kept(kv)
-    return y, decayed + visibility.entering(k * decay.until_end(log_decay)).mT @ v
+    return y, after
+
+
+def _advance(
+    kv: Float[Array, "... K V"], decayed: Array, added: Float[Array, "... K V"], visibility: ChunkMask
+) -> tuple[Float[Array, "... K V"], Float[Array, "... K V"]]:
+    """Return the sum before each chunk, and after the last."""
+
+    def step(kv: Array, chunk: tuple[Array, Array, ChunkMask]) -> tuple[Array, Array]:
+        decayed, added, visibility = chunk
+        return decayed * visibility.kept(kv) + added, kv
+
+    if added.ndim == kv.ndim:
+        return kv, step(kv, (decayed, added, visibility))[0]
+    after, before = lax.scan(step, kv, (decayed, added, visibility))
+    return before, after
 
 
 def _chunked(
@@ -159,14 +196,29 @@ def _chunked(
 
     own = None if bonus is None else grouped(bonus[None, :, None])
 
-    def step(kv: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Array]:
-        q, k, v, log_decay = (grouped(heads_first(x)) for x in chunk)
-        visibility = chunk_mask(q.shape[-2], start, mask, head_axes=2, diagonal=own is None)
-        y, kv = decayed_chunk(q, k, v, log_decay, kv, visibility, bonus=own)
-        y = heads_first(y.reshape(y.shape[0], heads, *y.shape[3:]))
-        return (y if mask is None else jnp.where(mask[..., None, None], y, 0)), kv
+    def prepared(chunk: Any, start: Array | None, mask: Array | None) -> tuple[list[Array], ChunkMask]:
+        arrays = [grouped(heads_first(x)) for x in chunk]
+        return arrays, chunk_mask(arrays[0].shape[-2], start, mask, head_axes=2, diagonal=own is None)
 
-    y, new = scan_chunks(step, grouped(kv), tokens, chunk_size=chunk_size, start=call.start, mask=call.mask)
+    def outputs(y: Array, mask: Array | None) -> Array:
+        y = heads_first(y.reshape(y.shape[0], heads, *y.shape[3:]))
+        return y if mask is None else jnp.where(mask[..., None, None], y, 0)
+
+    def step(kv: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Array]:
+        (q, k, v, log_decay), visibility = prepared(chunk, start, mask)
+        y, kv = decayed_chunk(q, k, v, log_decay, kv, visibility, bonus=own)
+        return outputs(y, mask), kv
+
+    def steps(kv: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Array]:
+        chunks = split_chunks(chunk, start, mask, chunk_size)
+        (q, k, v, log_decay), visibility = jax.vmap(prepared)(*chunks)
+        y, kv = decayed_chunk(q, k, v, log_decay, kv, visibility, bonus=own)
+        return join_tokens(jax.vmap(outputs)(y, chunks[2]), chunk[0].shape[1]), kv
+
+    size = chunk_size
+    if v.shape[1] > chunk_size and platform_of([v]) == "gpu":
+        step, size = checkpoint(steps), chunk_size * CHUNKS_ON_GPU
+    y, new = scan_chunks(step, grouped(kv), tokens, chunk_size=size, start=call.start, mask=call.mask)
     return y, new.reshape(kv.shape)
 
 

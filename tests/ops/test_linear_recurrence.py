@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops.core.platforms import on_platform
 from tests.marks import release_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
@@ -23,15 +24,18 @@ class Case(NamedTuple):
     chunk: int | None
     gate: str  # "head" or "channel"
     bonus: bool = False
+    platform: str = "cpu"
 
     def __str__(self) -> str:
         sizes = "x".join(map(str, self.sizes))
-        return "-".join([sizes, f"chunk{self.chunk}", self.gate, *["bonus"] * self.bonus])
+        return "-".join([sizes, f"chunk{self.chunk}", self.gate, *["bonus"] * self.bonus, self.platform])
 
 
 CASES = [
     Case((2, 37, 2, 2, 2, 3), 32, "channel", bonus=True),
     Case((2, 19, 1, 2, 3, 2), 8, "head"),
+    Case((2, 37, 1, 2, 2, 3), 8, "channel", bonus=True, platform="gpu"),
+    Case((2, 37, 2, 2, 2, 1), 1, "head", platform="gpu"),  # more than `CHUNKS_ON_GPU` chunks
     Case((1, 37, 1, 2, 2, 1), None, "channel"),
     Case((1, 1, 1, 1, 1, 1), 4, "channel"),
 ]
@@ -40,7 +44,7 @@ CASES = [
 class TestLinearRecurrence(Contract):
     """Gates that are exactly shut or open are among those drawn."""
 
-    cases = release_but(CASES[:2], CASES)
+    cases = release_but(CASES[:3], CASES)
     bare = CASES[1:2]
     tokens, state = ("q", "k", "v", "log_decay"), ("kv",)
 
@@ -58,15 +62,16 @@ class TestLinearRecurrence(Contract):
         return arrays | ({"bonus": rng.normal(size=(heads, width))} if case.bonus else {})
 
     def call(self, arrays, at, case, implementation):
-        y, state = ops.linear_recurrence(
-            *(arrays[name] for name in ("q", "k", "v", "log_decay")),
-            bonus=arrays.get("bonus"),
-            initial_state=at.after(lambda stream: ops.LinearRecurrenceState(arrays["kv"], stream)),
-            return_state=True,
-            **at.context,
-            chunk_size=case.chunk,
-            implementation=implementation,
-        )
+        with on_platform(case.platform):
+            y, state = ops.linear_recurrence(
+                *(arrays[name] for name in ("q", "k", "v", "log_decay")),
+                bonus=arrays.get("bonus"),
+                initial_state=at.after(lambda stream: ops.LinearRecurrenceState(arrays["kv"], stream)),
+                return_state=True,
+                **at.context,
+                chunk_size=case.chunk,
+                implementation=implementation,
+            )
         return y, {"kv": state.kv}, state.stream
 
     def oracle(self, arrays, at, case):
@@ -92,7 +97,7 @@ class TestLinearRecurrence(Contract):
 @pytest.mark.parametrize("shut", [-1e4, -np.inf])
 def test_bfloat16_after_alternating_gates(shut):
     """Gates that are open at one token and shut at the next: finite backward, and close forward."""
-    laws, case = TestLinearRecurrence(), CASES[2]
+    laws, case = TestLinearRecurrence(), CASES[4]
 
     def law(drawn):
         tokens = np.arange(case.sizes[1])

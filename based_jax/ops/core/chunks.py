@@ -43,6 +43,25 @@ def scan_chunks(
     Returns:
         A pytree of (B, N, ...) outputs, and the state.
     """
+    length = jax.tree.leaves(inputs)[0].shape[1]
+    chunked = split_chunks(inputs, start, mask, chunk_size)
+
+    def body(state: Any, chunk: Any) -> tuple[Any, Any]:
+        y, state = step(state, *chunk)
+        return state, y
+
+    if length <= chunk_size:
+        state, y = body(state, map_arrays(lambda x: x[0], chunked))
+        return y, state
+    state, y = lax.scan(checkpoint(body, prevent_cse=False), state, chunked)
+
+    return map_arrays(lambda x: join_tokens(x, length), y), state
+
+
+def split_chunks(
+    inputs: Any, start: Int[Array, "rows N"] | None, mask: Bool[Array, "B N"] | None, chunk_size: int
+) -> tuple[Any, Int[Array, "chunks B C"] | None, Bool[Array, "chunks B C"] | None]:
+    """Split `inputs`, `start`, then relative to each chunk, and `mask`; see `scan_chunks`."""
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
     chunk_size = min(chunk_size, length)
     chunks = -(-length // chunk_size)
@@ -55,18 +74,7 @@ def scan_chunks(
     if start is not None:
         first = chunk_size * jnp.arange(chunks)[:, None, None]
         start = split(jnp.broadcast_to(start, (batch, length)), "edge") - first
-    chunked = (jax.tree.map(split, inputs), start, None if mask is None else split(mask))
-
-    def body(state: Any, chunk: Any) -> tuple[Any, Any]:
-        y, state = step(state, *chunk)
-        return state, y
-
-    if chunks == 1:
-        state, y = body(state, map_arrays(lambda x: x[0], chunked))
-        return y, state
-    state, y = lax.scan(checkpoint(body, prevent_cse=False), state, chunked)
-
-    return map_arrays(lambda x: join_tokens(x, length), y), state
+    return jax.tree.map(split, inputs), start, None if mask is None else split(mask)
 
 
 def map_chunks(function: Callable[..., Y], inputs: Any, chunk_size: int, *whole: Any) -> Y:
@@ -148,7 +156,7 @@ def chunk_mask(
     def lift(x: Array) -> Array:
         return x.reshape(x.shape[0], *[1] * head_axes, *x.shape[1:])
 
-    visible = jnp.tri(size, k=0 if diagonal else -1, dtype=bool)
+    visible = lift(jnp.tri(size, k=0 if diagonal else -1, dtype=bool)[None])
     reads = enters = keeps = None
     if start is not None:
         visible = visible & lift(jnp.arange(size) >= start[:, :, None])

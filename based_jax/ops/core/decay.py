@@ -17,8 +17,8 @@ from jax import lax
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 
-BLOCK = 16
-"""Tokens per block: pairs in a block are computed channel by channel, other pairs by matmuls."""
+BLOCK = 4
+"""Most tokens whose pairs are computed channel by channel; other pairs are matmuls."""
 
 
 def expect_log_decay(log_decay: Array, batch: int, length: int, *rest: tuple[int, ...]) -> None:
@@ -39,7 +39,8 @@ def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> F
 
 def until_end(log_decay: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
     """Return the decay from each token to the end of the chunk."""
-    return jnp.exp(jnp.flip(_running(jnp.flip(log_decay, -2), -2, inclusive=False), -2))
+    after = jnp.concatenate([log_decay[..., 1:, :], jnp.zeros_like(log_decay[..., :1, :])], axis=-2)
+    return jnp.exp(lax.cumsum(after, axis=after.ndim - 2, reverse=True))
 
 
 def across(log_decay: Float[Array, "... C K"]) -> Float[Array, "... K"]:
@@ -60,33 +61,29 @@ def pair_products(
 ) -> Float[Array, "... C C"]:
     """Return sum_k x_ik y_jk between_k(j, i); arbitrary (but finite) above the diagonal.
 
-    With a gate per channel, pairs within `BLOCK` tokens are summed channel by channel. Pairs of different
-    blocks are a matmul: x decayed since the start of its block, y until the end of its block, and the whole
-    blocks between them.
+    With a gate per channel, the tokens are halved until at most `BLOCK` or an odd number is left. Pairs of
+    both halves are a matmul of x decayed since the middle and y decayed until it.
     """
     if log_decay.shape[-1] == 1:
         return (x @ y.mT) * between(log_decay[..., 0], inclusive)
     size = x.shape[-2]
-    block = BLOCK if size % BLOCK == 0 else size
+    if size % 2 or size <= BLOCK:
+        return jnp.einsum("...ik,...jk,...ijk->...ij", x, y, jnp.exp(_pair_sums(log_decay, inclusive)))
 
-    def split(a: Array) -> Array:
-        return a.reshape(*a.shape[:-2], size // block, block, a.shape[-1])
+    def halves(a: Array) -> Array:
+        return a.reshape(*a.shape[:-2], 2, size // 2, a.shape[-1])
 
-    x, y, g = split(x), split(y), split(log_decay)
-    near = jnp.einsum("...aik,...ajk,...aijk->...aij", x, y, jnp.exp(_pair_sums(g, inclusive)))
-    if size == block:
-        return near[..., 0, :, :]
-    # Whole blocks strictly between block b (keys) and block a (queries).
-    whole = jnp.exp(_pair_sums(g.sum(-2), inclusive=False))
-    far = jnp.einsum(
-        "...abik,...bjk->...aibj",
-        (x * since_start(g, inclusive))[..., :, None, :, :] * whole[..., :, :, None, :],
-        y * until_end(g),
-    )
-    blocks = jnp.arange(size // block)
-    is_near = (blocks[:, None] == blocks)[:, None, :, None]
-    products = jnp.where(is_near, near[..., :, :, None, :], far)
-    return products.reshape(*products.shape[:-4], size, size)
+    def first(a: Array) -> Array:
+        return a[..., 0, :, :]
+
+    def second(a: Array) -> Array:
+        return a[..., 1, :, :]
+
+    x, y, g = halves(x), halves(y), halves(log_decay)
+    near = pair_products(x, y, g, inclusive)
+    far = (second(x) * since_start(second(g), inclusive)) @ (first(y) * until_end(first(g))).mT
+    rows = [[first(near), jnp.zeros_like(far)], [far, second(near)]]
+    return jnp.concatenate([jnp.concatenate(row, axis=-1) for row in rows], axis=-2)
 
 
 def _pair_sums(g: Float[Array, "... C K"], inclusive: bool) -> Float[Array, "... C C K"]:
