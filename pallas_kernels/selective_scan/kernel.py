@@ -139,12 +139,12 @@ def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
                 scan.store(of_C, token, jnp.sum(states.pop() * dy, axis=1))
                 g = multiply_add(C, dy, g)
                 of_input = jnp.sum(g * token.B, axis=0)
-                of_factor = g * token.decay * states[-1]  # times 1 / a, which is not needed
-                of_rate = jnp.sum(of_factor * scan.rate, axis=0) * LN_2
+                of_exponent = g * token.decay * states[-1]
+                of_rate = jnp.sum(of_exponent * scan.rate, axis=0) * LN_2
                 scan.store(of_x, token, token.dt * of_input + scan.D * dy)
                 scan.store(of_dt, token, token.x * of_input + of_rate)
                 scan.store(of_B, token, jnp.sum(g * token.input, axis=1))
-                sum_A = multiply_add(of_factor, token.dt, sum_A)
+                sum_A = multiply_add(of_exponent, token.dt, sum_A)
                 sum_D = multiply_add(token.x, dy, sum_D)
                 g *= token.decay
             return g, sum_A, sum_D
