@@ -186,8 +186,7 @@ def gradient_formula(*arrays: Any, call: Call) -> tuple[jax.Array, ...]:
 
         return jax.vjp(run, x, dt, A, B, C, D, h)[1](rest[:2])
 
-    wide = (array.astype(jnp.float32) for array in (A, B, C, D))
-    A, B, C, D = wide
+    A, B, C, D = (array.astype(jnp.float32) for array in (A, B, C, D))
     blocks = jax.vmap(of_block, (1, 1, 1, None, None, 0, 1, 1, 1, *[None] * len(keep)))
     rows = jax.vmap(blocks, (0, 0, None, 0, 0, None, 0, 0, 0, *[0] * len(keep)))
     found = rows(x, dt, A, B, C, D, saved[:, 0], of_y, of_last, *keep)

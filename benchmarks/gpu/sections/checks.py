@@ -277,7 +277,8 @@ class Scan(Check):
 
         def call(implementation: str, inputs: Any, gradients: Any, packing: Any) -> dict[str, jax.Array]:
             options = {"return_state": True, "implementation": implementation}
-            for ids, counts in [packing] if packing else []:
+            if packing:
+                ids, counts = packing
                 options |= {"segment_ids": ids, "mask": jnp.arange(length) < counts[:, None]}
 
             def run(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
