@@ -125,7 +125,7 @@ def test_cuda_root_is_set_where_jax_would_take_a_package_without_an_assembler(
     for folder in (toolkit, package) if has_assembler else (toolkit,):
         (folder / "bin" / "ptxas").write_text("#!/bin/sh\n")
         (folder / "bin" / "ptxas").chmod(0o755)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])  # without packages that are installed
     monkeypatch.setitem(sys.modules, "nvidia", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "nvidia"]:
         monkeypatch.delitem(sys.modules, name)
