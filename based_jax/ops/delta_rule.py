@@ -20,11 +20,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import accumulation_dtype, cast, repeat
+from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
-from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
@@ -36,10 +35,6 @@ from based_jax.validate import expect_array
 
 CHUNK = 64
 """Tokens per chunk."""
-
-BLOCK = 16
-"""Rows of a chunk's system that a CPU solves at a time: a training step of attn-tiny with `delta_net` layers
-(8 x 256 bytes, float32, 2 cores) takes 6 to 7 % less time."""
 
 
 @stateful_op("xla", "reference", tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"))
@@ -185,47 +180,33 @@ def _chunked(
 def _solve_unit_lower(a: Float[Array, "... C C"], x: Float[Array, "... C V"]) -> Float[Array, "... C V"]:
     """Solve u = a u + x for a strictly lower triangular `a`, by matmuls.
 
-    The inverse of a triangle is built from those of its halves, [[P, 0], [Q, R]]^-1 =
-    [[P^-1, 0], [-R^-1 Q P^-1, R^-1]], for all blocks of 1, 2, 4, ... rows at once. With LAPACK's
-    solver the whole op took 7 to 25 times as long on a shared CPU; the series 1 + a + a^2 + ... loses digits.
-    On a CPU only blocks of `BLOCK` rows are inverted, and solved one after the other.
+    With LAPACK's solver the whole op took 7 to 25 times as long on a shared CPU; the series 1 + a + a^2 + ...
+    loses digits.
     """
     # Full precision, as a solver has: on a GPU float32 matmuls are rounded to 10 bits by default.
     matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    fixed = lax.stop_gradient(a)
-    size = a.shape[-1]
-    block = BLOCK if size % BLOCK == 0 and is_on_one("cpu", x) else size
-    rows = [slice(begin, begin + block) for begin in range(0, size, block)]
-    inverse = _inverse(jnp.stack([fixed[..., part, part] for part in rows], axis=-3), matmul)
-
-    def left_side(u: Array) -> Array:
-        return u - matmul(a, u)
-
-    def solve(_: Any, x: Array) -> Array:
-        u = jnp.zeros_like(x[..., :0, :])
-        for index, part in enumerate(rows):
-            known = x[..., part, :] + matmul(fixed[..., part, : part.start], u)
-            u = jnp.concatenate([u, matmul(inverse[..., index, :, :], known)], axis=-2)
-        return u
-
-    def transpose_solve(_: Any, x: Array) -> Array:
-        u = jnp.zeros_like(x[..., :0, :])
-        for index, part in reversed(list(enumerate(rows))):
-            known = x[..., part, :] + matmul(fixed[..., part.stop :, part].mT, u)
-            u = jnp.concatenate([matmul(inverse[..., index, :, :].mT, known), u], axis=-2)
-        return u
-
-    return lax.custom_linear_solve(left_side, x, solve, transpose_solve)
+    inverse = _inverse(lax.stop_gradient(a), matmul)
+    return lax.custom_linear_solve(
+        lambda u: u - matmul(a, u),
+        x,
+        solve=lambda _, x: matmul(inverse, x),
+        transpose_solve=lambda _, x: matmul(inverse.mT, x),
+    )
 
 
 def _inverse(a: Float[Array, "... C C"], matmul: Callable[[Array, Array], Array]) -> Float[Array, "... C C"]:
-    """Return (1 - a)^-1 of a strictly lower triangular `a`."""
-    row = jnp.arange(a.shape[-1])
+    """Return (1 - a)^-1 of a strictly lower triangular `a`, from the inverses of its halves.
 
-    def double(level: Array, inverse: Array) -> Array:
-        half, block = row >> level, row >> (level + 1)
-        joins = (block[:, None] == block) & (half[:, None] != half)
-        return inverse + matmul(matmul(inverse, jnp.where(joins, a, 0)), inverse)
-
-    identity = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
-    return repeat((a.shape[-1] - 1).bit_length(), double, identity)
+    [[P, 0], [Q, R]]^-1 = [[P^-1, 0], [-R^-1 Q P^-1, R^-1]]; an odd size is padded.
+    """
+    size = a.shape[-1]
+    if size <= 2:
+        return jnp.eye(size, dtype=a.dtype) + a
+    half = -(-size // 2)
+    a = jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, size % 2)] * 2)
+    halves = jnp.stack([a[..., :half, :half], a[..., half:, half:]], axis=-3)
+    first, second = jnp.moveaxis(_inverse(halves, matmul), -3, 0)
+    below = matmul(matmul(second, a[..., half:, :half]), first)
+    rows = [[first, jnp.zeros_like(below)], [below, second]]
+    whole = jnp.concatenate([jnp.concatenate(row, axis=-1) for row in rows], axis=-2)
+    return whole[..., :size, :size]
