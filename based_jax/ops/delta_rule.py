@@ -186,12 +186,17 @@ def _solve_unit_lower(a: Float[Array, "... C C"], x: Float[Array, "... C V"]) ->
     # Full precision, as a solver has: on a GPU float32 matmuls are rounded to 10 bits by default.
     matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     inverse = _inverse(lax.stop_gradient(a), matmul)
-    return lax.custom_linear_solve(
-        lambda u: u - matmul(a, u),
-        x,
-        solve=lambda _, x: matmul(inverse, x),
-        transpose_solve=lambda _, x: matmul(inverse.mT, x),
-    )
+
+    def left_side(u: Array) -> Array:
+        return u - matmul(a, u)
+
+    def solve(_: Any, x: Array) -> Array:
+        return matmul(inverse, x)
+
+    def transpose_solve(_: Any, x: Array) -> Array:
+        return matmul(inverse.mT, x)
+
+    return lax.custom_linear_solve(left_side, x, solve, transpose_solve)
 
 
 def _inverse(a: Float[Array, "... C C"], matmul: Callable[[Array, Array], Array]) -> Float[Array, "... C C"]:
