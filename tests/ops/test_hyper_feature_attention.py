@@ -11,7 +11,7 @@ import pytest
 
 from based_jax import ops
 from tests.arrays import array, blank
-from tests.marks import release_but
+from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
 from tests.ops.placement import Placement

@@ -184,7 +184,7 @@ class TestWindowKernels(TestSoftmaxAttention):
 class TestWindowKernelsAfterACache(TestCache):
     """Empty caches go to the kernels, others to "xla"."""
 
-    cases = release_but([], WINDOWS[1:])
+    cases = slow_but([], WINDOWS[1:])
     implementations = ("pallas",)
     examples = 2
     test_the_reference = test_causality = test_segments = test_one_token = None
