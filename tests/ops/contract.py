@@ -41,12 +41,12 @@ class Contract(Declared):
 
     def test_the_reference(self, each):
         """The first implementation in float64 is the oracle; of the first case its gradients too."""
+        name = self.implementations[0]
 
         def law(drawn):
             if each == self.first_case():
-                self.check_all(drawn, each, self.implementations[0], "float64")
+                self.check_all(drawn, each, name, "float64")
             else:
-                name = self.implementations[0]
                 self.check(self.run(*drawn[:3], each, name, gradients=False), drawn, name)
 
         self.law(each, law)
@@ -65,18 +65,15 @@ class Contract(Declared):
         self.law(any_case, law)
 
     @pytest.mark.release
-    def test_in_float64(self, exact):
-        """The others in float64; `test_without_a_placement` has gradients of the first case."""
-        first, *others = self.implementations
+    def test_in_float64(self):
+        """The others in float64; `test_without_a_placement` has gradients."""
+        case, (first, *others) = self.first_case(), self.implementations
 
         def law(drawn):
             for name in others or [first]:
-                if exact == self.first_case():
-                    self.check(self.run(*drawn[:3], exact, name, gradients=False), drawn, name)
-                else:
-                    self.check_all(drawn, exact, name, "float64")
+                self.check(self.run(*drawn[:3], case, name, gradients=False), drawn, name)
 
-        self.law(exact, law)
+        self.law(case, law)
 
     def test_split(self, case):
         """Two calls, each row cut anywhere, also by different implementations, equal one call."""

@@ -125,9 +125,8 @@ class Declared:
         core = [case for case in self.cases if not hasattr(case, "marks")] or self.cases
         first, *further = self.cases
         later = [x if hasattr(x, "marks") else pytest.param(x, marks=pytest.mark.release) for x in further]
-        slow = [pytest.param(*getattr(x, "values", (x,)), marks=pytest.mark.slow) for x in further]
-        values = {"case": core, "any_case": self.cases, "bare": self.bare or core[:1]}
-        values |= {"each": [first, *later], "exact": [first, *slow]}
+        bare = self.bare or core[:1]
+        values = {"case": core, "any_case": self.cases, "bare": bare, "each": [first, *later]}
         for name in values.keys() & set(metafunc.fixturenames):
             metafunc.parametrize(name, values[name], ids=str)
 

@@ -1,7 +1,6 @@
 """Softmax attention after a cache, in blocks of keys, in sparser patterns, and over merged sets of keys."""
 
 import functools
-import itertools
 from unittest import mock
 
 import jax
@@ -14,7 +13,6 @@ from based_jax.ops import attention_to_keys
 from based_jax.ops.attention_to_keys import BLOCK
 from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank, stream_at
-from tests.marks import slow_but
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT64, assert_close
 
@@ -85,12 +83,10 @@ HEADS, KV_HEADS, WIDTH = 4, 2, 8
 
 
 @pytest.mark.parametrize(
-    "case",
-    slow_but([(3, None), (1, SLOTS - 1)], [(1, None), (3, None), (1, SLOTS - 1)], core=[(1, SLOTS - 1)]),
+    ("length", "left"), [(1, SLOTS - 1), pytest.param(3, None, marks=pytest.mark.release)]
 )
-def test_blocks_give_the_numbers_and_gradients_of_the_reference(case):
+def test_blocks_give_the_numbers_and_gradients_of_the_reference(length, left):
     """Rows without keys, with some in one block, with one block full and, in a window, after a wrap."""
-    length, left = case
     lengths = np.array([0, 5, BLOCK, SLOTS - 3 if left is None else 2 * SLOTS + 7])
     rng = np.random.default_rng(1)
 
@@ -161,15 +157,10 @@ def by_hand(q, k, v, left):
 
 
 @pytest.mark.parametrize(
-    "case",
-    slow_but(
-        [(4, "xla"), (None, "reference")],
-        itertools.product([4, None], ["xla", "reference"]),
-        core=[(4, "xla")],
-    ),
+    ("left", "implementation"), [(4, "xla"), pytest.param(None, "reference", marks=pytest.mark.release)]
 )
-def test_a_pattern_counts_positions_in_the_segment(case, x64):
-    (left, implementation), (q, k, v) = case, drawn()
+def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
+    q, k, v = drawn()
     how = {"allowed": every_third, "return_log_sum": True, "left": left, "implementation": implementation}
 
     @jax.jit
