@@ -39,39 +39,39 @@ from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT64, asser
 class Contract(Declared):
     """Subclassed once per op, or per form of an op."""
 
-    def test_the_reference(self):
-        """The first implementation in float64: values, states and gradients are the oracle's."""
-        case = self.first_case()
+    def test_the_reference(self, each):
+        """The first implementation in float64 is the oracle; of the first case its gradients too."""
+        name = self.implementations[0]
 
         def law(drawn):
-            self.check_all(drawn, case, self.implementations[0], "float64")
+            if each == self.first_case():
+                self.check_all(drawn, each, name, "float64")
+            else:
+                self.check(self.run(*drawn[:3], each, name, gradients=False), drawn, name)
 
-        self.law(case, law)
+        self.law(each, law)
 
-    def test_values_states_and_gradients(self, case):
-        """The others in float32, against the oracle."""
+    def test_values_states_and_gradients(self, any_case):
+        """The others in float32, against the oracle, and the reference's gradients element by element."""
+        first, *others = self.implementations
 
         def law(drawn):
-            for name in self.implementations[1:] or self.implementations:
-                self.check_all(drawn, case, name, "float32")
+            for name in others or [first]:
+                low = self.check_all(drawn, any_case, name, "float32").gradients
+                if others and any_case == self.first_case():
+                    exact = self.run(*drawn[:3], any_case, first).gradients
+                    assert_close(low, exact, FLOAT32_GRADIENT, f"{name}: gradient", magnitude=0.1)
 
-        self.law(case, law)
+        self.law(any_case, law)
 
     @pytest.mark.release
-    def test_in_float64(self, any_case):
-        """All implementations in float64 against the oracle, and float32 against them element by element."""
-        case, (first, *others) = any_case, self.implementations
+    def test_in_float64(self):
+        """The others in float64; `test_without_a_placement` has gradients."""
+        case, (first, *others) = self.first_case(), self.implementations
 
         def law(drawn):
-            if others and case != self.first_case():  # whose gradients `test_the_reference` has
-                self.check(self.run(*drawn[:3], case, first, gradients=False), drawn, first)
             for name in others or [first]:
-                exact = self.check_all(drawn, case, name, "float64").gradients
-                low = self.check_all(drawn, case, name, "float32").gradients
-                assert_close(low, exact, FLOAT32_GRADIENT, f"{name}: gradient", magnitude=0.1)
-                if others and case == self.first_case():
-                    reference = self.run(*drawn[:3], case, first).gradients
-                    assert_close(exact, reference, FLOAT64, f"{name}: gradient", magnitude=0.1)
+                self.check(self.run(*drawn[:3], case, name, gradients=False), drawn, name)
 
         self.law(case, law)
 
@@ -94,20 +94,20 @@ class Contract(Declared):
         self.law(case, law, draw.counts(*case.sizes[:2]))
 
     @pytest.mark.release
-    def test_shorter_calls(self, bare):
-        """Two calls with fewer tokens, the second with one, equal one call."""
-        cut, last = bare.sizes[1] - 1, self.implementations[-1]
+    def test_one_token(self, bare):
+        """A call whose last token is masked, and a call with that token alone, equal one call."""
+        name, dtype = self.programs(bare)[-1]
 
         def law(drawn):
-            (arrays, at, weights), outputs = drawn[:3], []
-            for part in (slice(cut), slice(cut, None)):
-                chunk = {name: drawn.arrays[name][:, part] for name in self.moving(drawn.arrays, bare)}
-                here = at._replace(segment_ids=at.segment_ids[:, part], mask=at.mask[:, part])
-                weigh = weights | {"y": weights["y"][:, part]}
-                result = self.run(arrays | chunk, here, weigh, bare, last, gradients=False)
-                outputs.append(result.y)
-                arrays, at = arrays | result.state, at._replace(**result.stream)
-            self.check(result._replace(y=np.concatenate(outputs, axis=1)), drawn, last)
+            arrays, at, weights = drawn[:3]
+            masks = at.mask & (np.arange(bare.sizes[1]) < bare.sizes[1] - 1), at.mask[:, -1:]
+            head = self.run(arrays, at._replace(mask=masks[0]), weights, bare, name, dtype)
+            last = {key: arrays[key][:, -1:] for key in self.moving(arrays, bare)}
+            then = at._replace(segment_ids=at.segment_ids[:, -1:], mask=masks[1], **head.stream)
+            weigh = weights | {"y": weights["y"][:, -1:]}
+            tail = self.run(arrays | last | head.state, then, weigh, bare, name, dtype, gradients=False)
+            y = np.concatenate([head.y[:, :-1], tail.y], axis=1)
+            self.check(tail._replace(y=y), drawn, name, dtype)
 
         self.law(bare, law)
 
@@ -216,19 +216,17 @@ class Contract(Declared):
     @pytest.mark.release
     def test_without_a_placement(self, bare):
         """None for ids, mask and state is what their values are that say nothing; gradients of the last."""
+        last = self.implementations[-1]
 
         def law(drawn):
-            arrays, weights = drawn.arrays, drawn.weights
+            at, (arrays, _, weights) = self.alone(drawn.at), drawn[:3]
+            y, state = self.oracle(arrays, at, bare)
             for name in self.implementations:
-                last = name == self.implementations[-1]
-                result = self.run(arrays, Placement(), weights, bare, name, gradients=last)
-                weights |= {name: 0 * weights[name] for name in self.state if name not in result.state}
-                expected = self.run(arrays, self.alone(drawn.at), weights, bare, name)
-                expected = expected._replace(
-                    state={name: expected.state[name] for name in result.state},
-                    stream=result.stream and expected.stream,
-                    gradients=result.gradients and expected.gradients,
-                )
-                assert_close(result, expected, FLOAT64, magnitude=0.1)
+                result = self.run(arrays, Placement(), weights, bare, name, gradients=name == last)
+                weigh = weights | {key: 0 * weights[key] for key in state.keys() - result.state.keys()}
+                told = drawn._replace(at=at, weights=weigh, y=y, state=state)
+                self.check(result, told, name)
+                if name == last:
+                    self.check_gradients(result, told, bare, name, "float64")
 
         self.law(bare, law, fresh=True, full=True)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ class Declared:
     implementations: ClassVar[Sequence[str]] = ("reference", "xla")
     """the first is the reference, to whose gradients the others' are compared element by element"""
     bare: ClassVar[Sequence[Any]] = ()
-    """cases of `test_shorter_calls` and `test_without_a_placement`; the first one if there are none"""
+    """cases of `test_one_token` and `test_without_a_placement`; the first one if there are none"""
     examples: ClassVar[int] = 5
     segments: ClassVar[bool] = True
     """False for a form that takes no segment ids"""
@@ -122,7 +123,10 @@ class Declared:
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         core = [case for case in self.cases if not hasattr(case, "marks")] or self.cases
-        values = {"case": core, "any_case": self.cases, "bare": self.bare or core[:1]}
+        first, *further = self.cases
+        later = [x if hasattr(x, "marks") else pytest.param(x, marks=pytest.mark.release) for x in further]
+        bare = self.bare or core[:1]
+        values = {"case": core, "any_case": self.cases, "bare": bare, "each": [first, *later]}
         for name in values.keys() & set(metafunc.fixturenames):
             metafunc.parametrize(name, values[name], ids=str)
 

@@ -54,6 +54,7 @@ def test_gradients_of_what_all_chunks_read(function, arrays, monkeypatch):
     monkeypatch.setattr(attention_to_keys, "QUERY_BLOCK", CHUNK)
     narrow = [jnp.asarray(x, "bfloat16") for x in arrays]
 
+    @jax.jit
     def gradients(*arrays):
         return jax.grad(lambda *x: function(*x).astype("float32").sum(), range(len(arrays)))(*arrays)
 
@@ -62,12 +63,16 @@ def test_gradients_of_what_all_chunks_read(function, arrays, monkeypatch):
 
 
 def test_sums_over_a_segment():
-    positions, _ = ops.advance(None, 1, 4096)
-    ones = jnp.ones((1, 4096), "bfloat16")
-    assert selection.segment_sum(ones, positions)[0, 0] == 4096
-    log_sum = selection.running_log_sum(ones, jnp.full(1, selection.NOTHING), positions)[1]
+    @jax.jit
+    def sums(ones):
+        positions, _ = ops.advance(None, 1, 4096)
+        log_sum = selection.running_log_sum(ones, jnp.full(1, selection.NOTHING), positions)[1]
+        return selection.segment_sum(ones, positions), log_sum, selection.segment_softmax(ones, positions)
+
+    total, log_sum, weights = sums(np.ones((1, 4096), "bfloat16"))
+    assert total[0, 0] == 4096
     assert_close(log_sum, np.full(1, 1 + np.log(4096)), FLOAT32)
-    assert_close(selection.segment_softmax(ones, positions), np.full((1, 4096), 2.0**-12), 0)
+    assert_close(weights, np.full((1, 4096), 2.0**-12), 0)
 
 
 def test_lags_of_narrow_rows():
@@ -77,8 +82,12 @@ def test_lags_of_narrow_rows():
 
 
 def test_means_of_landmarks():
-    k = jnp.asarray(K[:, :256], "bfloat16")
-    state = ops.init_landmark_state(1, 2, 128, 1, 4, 4, "bfloat16")
-    call = {"tokens_per_landmark": 128, "initial_state": state, "return_state": True}
-    means = ops.landmark_attention(k, k, k, **call)[1].keys
-    assert_close(means, np.asarray(k, float).reshape(1, 2, 128, 1, 4).mean(axis=2), BFLOAT16)
+    k = np.asarray(K[:, :256], "bfloat16")
+
+    @jax.jit
+    def means(k):
+        state = ops.init_landmark_state(1, 2, 128, 1, 4, 4, "bfloat16")
+        call = {"tokens_per_landmark": 128, "initial_state": state, "return_state": True}
+        return ops.landmark_attention(k, k, k, **call)[1].keys
+
+    assert_close(means(k), np.asarray(k, float).reshape(1, 2, 128, 1, 4).mean(axis=2), BFLOAT16)

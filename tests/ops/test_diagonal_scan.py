@@ -12,7 +12,7 @@ import pytest
 from based_jax import ops
 from pallas_kernels import interpreted
 from tests.arrays import ones
-from tests.marks import release_but
+from tests.marks import release_but, slow_but
 from tests.ops.contract import Contract
 
 
@@ -31,7 +31,7 @@ CASES = [Case((2, 11, 3, 2), 4), Case((1, 7, 2, 3), None, skip=False), Case((2, 
 class TestSelectiveScan(Contract):
     """Step sizes from shut to wide open."""
 
-    cases = release_but(CASES[:1], CASES)
+    cases = slow_but(CASES[:2], CASES, core=CASES[:1])
     bare = CASES[1:2]
     tokens, state = ("x", "dt", "B", "C"), ("h",)
 
@@ -73,10 +73,10 @@ class TestSelectiveScan(Contract):
 class TestSelectiveScanKernel(TestSelectiveScan):
     """The fused kernel in the interpreter; it has no float64."""
 
-    cases = bare = FUSED
+    cases = release_but([], FUSED)
     implementations = ("pallas",)
     examples = 2
-    test_the_reference = test_in_float64 = test_shorter_calls = None
+    test_the_reference = test_in_float64 = test_one_token = None
     test_without_a_placement = test_bfloat16 = None
 
     def run(self, *arguments, **options):

@@ -30,6 +30,7 @@ class TestDiagonalSSM(Contract):
     tokens, state = ("x",), ("modes",)
     wide = ("a", "b", "c", "dt", "skip")
     zero_padding = False
+    test_without_a_placement = None  # the transform
 
     def arrays(self, rng, case):
         """A (stable), B, C and time steps of the usual sizes."""

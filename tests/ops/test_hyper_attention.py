@@ -53,7 +53,7 @@ class HyperContract(Contract):
 
     tokens = ("q", *(f"{name}{slot}" for name in "kv" for slot in range(3)))
     implementations = ("xla",)
-    test_the_reference = test_split = test_shorter_calls = None
+    test_the_reference = test_split = test_one_token = None
 
     def arrays(self, rng, case):
         batch, length, heads, width, value_size = case.sizes
@@ -157,8 +157,8 @@ class TestHyperAttention(HyperContract):
 
 
 class TestBidirectional(TestHyperAttention):
-    cases = BIDIRECTIONAL
-    test_causality = test_bfloat16 = test_without_a_placement = None
+    cases = release_but([], BIDIRECTIONAL)
+    test_causality = test_bfloat16 = test_without_a_placement = test_in_float64 = None
 
 
 def test_outputs_without_a_tuple_are_zero():
@@ -199,7 +199,7 @@ LINEAR_BIDIRECTIONAL = [
 
 
 class TestLinearHyperAttention(HyperContract):
-    cases = slow_but([LINEAR[0], *LINEAR[2:]], LINEAR, core=LINEAR[:1])
+    cases = slow_but([LINEAR[0], LINEAR[3]], LINEAR, core=LINEAR[:1])
 
     def call(self, arrays, at, case, implementation, **state):
         q, ks, vs = slotted(case, arrays)
@@ -224,7 +224,8 @@ class TestLinearBidirectional(TestLinearHyperAttention):
 
     cases = release_but([], LINEAR_BIDIRECTIONAL)
     segments = False
-    test_segments = test_causality = test_bfloat16 = test_without_a_placement = None
+    test_segments = test_causality = test_bfloat16 = None
+    test_without_a_placement = test_in_float64 = None
 
 
 CHUNKS = LINEAR[1]

@@ -9,7 +9,7 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.core.platforms import on_platform
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
 
@@ -44,7 +44,7 @@ CASES = [
 class TestLinearRecurrence(Contract):
     """Gates that are exactly shut or open are among those drawn."""
 
-    cases = release_but(CASES[:3], CASES)
+    cases = slow_but(CASES[:4], CASES, core=[CASES[0], CASES[2]])
     bare = CASES[1:2]
     tokens, state = ("q", "k", "v", "log_decay"), ("kv",)
 

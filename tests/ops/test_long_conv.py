@@ -37,10 +37,10 @@ ONE_TAP = Case((2, LENGTH, 2, 1))
 class TestLongConv(Contract):
     """Of packed documents, by a transform for each."""
 
-    cases = release_but(CASES[:1], CASES)
+    cases = slow_but(CASES[:1], CASES)
     tokens = ("x",)
     zero_padding = False
-    test_split = test_shorter_calls = test_bfloat16 = test_without_a_placement = None
+    test_split = test_one_token = test_bfloat16 = test_without_a_placement = None
 
     def arrays(self, rng, case):
         batch, length, channels, taps = case.sizes
@@ -86,11 +86,10 @@ class TestLongConv(Contract):
 class TestContinued(TestLongConv):
     """In blocks after a state, a ring of the last inputs."""
 
-    cases = slow_but(CASES[::-1], [*CASES[::-1], ONE_TAP], core=CASES[1:])
-    bare = CASES[1:]
+    cases = slow_but(CASES[1:], [*CASES[::-1], ONE_TAP])
     state = ("inputs",)
     forgets = False
-    test_split, test_shorter_calls = Contract.test_split, Contract.test_shorter_calls
+    test_split, test_one_token = Contract.test_split, Contract.test_one_token
 
     def empty(self, arrays, case):
         """Slots without an input may hold anything: nobody sees it."""
@@ -103,7 +102,7 @@ class TestOneTransform(TestLongConv):
     cases = release_but(CASES[:1], [CASES[0], ONE_TAP])
     segments = False
     test_bfloat16, test_without_a_placement = Contract.test_bfloat16, Contract.test_without_a_placement
-    test_the_reference = test_segments = test_causality = None
+    test_the_reference = test_in_float64 = test_segments = test_causality = None
 
 
 def numbers(seed, rows, length, taps):

@@ -1,5 +1,7 @@
 """Where the batch is sharded, what each row writes to indices of its own needs no other device."""
 
+import pytest
+
 from tests.subprocesses import run_python
 
 PROGRAM = """
@@ -47,5 +49,6 @@ assert "all-gather" not in count.lower(ids).compile().as_text()
 """
 
 
+@pytest.mark.release
 def test_no_rows_are_gathered():
     run_python(PROGRAM, devices=2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pallas_kernels
 from based_jax import ops
 from tests.arrays import array, blank, ones, stream_at
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
 from tests.tolerances import FLOAT16, FLOAT32, assert_close
@@ -37,7 +37,7 @@ CASES = [
 
 
 class TestShortConv(Contract):
-    cases = release_but(CASES[:1], CASES)
+    cases = slow_but(CASES[:3], CASES, core=CASES[:1])
     bare = CASES[1:3]
     tokens, state = ("x",), ("inputs",)
     implementations = ("xla",)

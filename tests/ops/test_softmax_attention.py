@@ -62,13 +62,12 @@ BIDIRECTIONAL = [Case((2, 7, 2, 2, 2, 3), scale=0.3, causal=False)]
 
 class TestSoftmaxAttention(Contract):
     cases = slow_but([*CASES[:2], CASES[3]], CASES, core=CASES[:2])
-    bare = release_but(CASES[:2], CASES[:2])
     tokens = ("q", "k", "v")
     implementations = [
         name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")
     ][::-1]
     zero_padding = False
-    test_split = test_shorter_calls = None
+    test_split = test_one_token = None
 
     def arrays(self, rng, case):
         batch, length, heads, kv_heads, width, value_size = case.sizes
@@ -157,23 +156,22 @@ class TestSoftmaxAttention(Contract):
 class TestCache(TestSoftmaxAttention):
     """Rows that have come differently far, some nowhere."""
 
-    cases = slow_but(CACHES[:3], CACHES, core=CACHES[:2])
-    bare = CACHES[:2]
+    cases = slow_but(CACHES[:2], CACHES)
     state = ("keys", "values")
     forgets = False
-    test_split, test_shorter_calls = Contract.test_split, Contract.test_shorter_calls
-    test_reach = test_bfloat16 = test_without_a_placement = None
+    test_split, test_one_token = Contract.test_split, Contract.test_one_token
+    test_reach = test_bfloat16 = test_without_a_placement = test_in_float64 = None
 
 
 class TestBidirectional(TestSoftmaxAttention):
-    cases = bare = BIDIRECTIONAL
-    test_reach = test_causality = test_bfloat16 = None
+    cases = BIDIRECTIONAL
+    test_reach = test_causality = test_bfloat16 = test_in_float64 = None
 
 
 class TestWindowKernels(TestSoftmaxAttention):
     """The fused kernels in the interpreter; they have no float64."""
 
-    cases = bare = WINDOWS[:1]
+    cases = release_but([], WINDOWS[:1])
     implementations = ("pallas",)
     examples = 2
     test_the_reference = test_in_float64 = test_without_a_placement = test_bfloat16 = None
@@ -186,20 +184,20 @@ class TestWindowKernels(TestSoftmaxAttention):
 class TestWindowKernelsAfterACache(TestCache):
     """Empty caches go to the kernels, others to "xla"."""
 
-    cases = bare = WINDOWS[1:]
+    cases = slow_but([], WINDOWS[1:])
     implementations = ("pallas",)
     examples = 2
-    test_the_reference = test_in_float64 = test_causality = test_segments = test_shorter_calls = None
+    test_the_reference = test_causality = test_segments = test_one_token = None
     run = TestWindowKernels.run
 
 
 class TestTiled(TestSoftmaxAttention):
     """Rows without documents take another way than packed ones: `test_without_a_placement`."""
 
-    cases = bare = slow_but(TILED[:2], TILED, core=TILED[:1])
+    cases = slow_but(TILED[:1], TILED)
     implementations = ("reference", "tiled")
 
 
 class TestTiledCache(TestCache):
-    cases = bare = CACHES[:1]
+    cases = release_but([], CACHES[:1])
     implementations = ("reference", "tiled")

@@ -21,22 +21,25 @@ REVERSE_ONLY = {*TABLE["reverse_only"]}
 
 CELLS = [(name, check) for name in subjects.names() for check in CHECKS]
 
-QUICK_OPS = [
-    *(f"{op} xla" for op in ("diagonal_scan", "linear_attention", "long_conv", "taylor_attention", "wkv")),
-    *(f"softmax_attention {how}" for how in ("tiled", "xla", "reference")),
+THOROUGH = ("taylor_attention xla", "softmax_attention tiled", "mixers.linear_attention")
+"""under everything: sums of chunks, a gradient of its own, a module"""
+FURTHER = (
+    *(f"{op} xla" for op in ("diagonal_scan", "long_conv", "softmax_attention")),
     "taylor_step pallas",
     "cross_entropy",
-]
-QUICK_MIXERS = ["blocked_window", "gated_conv", "linear_attention"]
-THOROUGH = {*QUICK_OPS, *(f"mixers.{case}" for case in QUICK_MIXERS)}
+    "mixers.gated_conv",
+)
+"""other ways to compute, under what batches and differentiates"""
 
 
 def is_quick(name, check):
-    """One of each way to compute under everything; the others under what compiles little."""
+    """One of each way to compute under what differs by it; the others under what compiles little."""
     if check == "debug_nans_inside":  # operation by operation
-        return name in ("cross_entropy", "mixers.gated_conv")
-    cheap = ("rank_promotion",) if name.startswith("mixers.") else ("rank_promotion", "transfer_guard")
-    return name in THOROUGH or check in cheap
+        return name == "cross_entropy"
+    if name in THOROUGH or (name in FURTHER and check in ("vmap", "checkpoint", "jvp")):
+        return True
+    is_small = not name.startswith("mixers.") and not name.endswith(" pallas")
+    return check == "rank_promotion" or (check == "transfer_guard" and is_small)
 
 
 QUICK = [cell for cell in CELLS if is_quick(*cell)]

