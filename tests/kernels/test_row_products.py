@@ -71,14 +71,14 @@ def test_a_gate_is_the_second_half(dtype, gate):
 def test_the_row_may_be_the_norm_of_a_sum(case):
     dtype, length, results, variant = case
     x, *matrices, halves = drawn(length, *results, (2, 24), dtype=dtype)
-    stream, scale, bias = (array(np.roll(np.asarray(x, np.float32), n), "float32") for n in (1, 2, 3))
+    sent, scale, bias = (array(np.roll(np.asarray(x, np.float32), n), "float32") for n in (1, 2, 3))
 
     @jax.jit
     def both(x, stream, broken):
         options = {"norm": SumNorm(stream, scale, broken, bias, eps=1e-5), "variant": variant}
         return row_products(x, *matrices, **options), gated_row_product(x, halves, **options)
 
-    for stream, broken in ((None, None), (stream, False), (stream, True)):
+    for stream, broken in ((None, None), (sent, False), (sent, True)):
         with interpreted():
             several, one = both(x, stream, broken)
         row, factors, addend = exact(x, scale, bias)
