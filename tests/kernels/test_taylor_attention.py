@@ -19,6 +19,7 @@ from pallas_kernels import tuning
 from pallas_kernels.launch import interpreted
 from pallas_kernels.taylor_attention import Variant, function, layout
 from pallas_kernels.taylor_attention.layout import Layout
+from tests.arrays import array
 from tests.marks import slow_but
 from tests.ops import oracles
 from tests.ops.linear_attention_cases import (
@@ -102,11 +103,14 @@ def test_values_states_and_gradients(case):
     law()
 
 
+def exact(*arrays):
+    return [np.asarray(x, np.float64) for x in arrays]
+
+
 def reference(q, k, v):
     """y in float64 from arrays of any dtype."""
-    phi = oracles.symmetric_taylor_features
-    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    return oracles.linear_attention(phi(q), phi(k), v)[0]
+    phi_q, phi_k = map(oracles.symmetric_taylor_features, exact(q, k))
+    return oracles.linear_attention(phi_q, phi_k, *exact(v))[0]
 
 
 def drawn(seed, shape=(1, 150, 2, 16), value_size=64):
@@ -152,10 +156,9 @@ def test_gradients_in_half_precision():
     with interpreted():
         got = jax.jit(jax.grad(functools.partial(loss, pallas_kernels.taylor_attention), (0, 1, 2)))(q, k, v)
     assert {x.dtype for x in got} == {jnp.dtype("bfloat16")}
-    exact = functools.partial(ops.taylor_attention, implementation="reference")
+    plain = functools.partial(ops.taylor_attention, implementation="reference")
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v)]
-        want = jax.jit(jax.grad(lambda *x: (exact(*x) * weights).sum(), (0, 1, 2)))(*arrays)
+        want = jax.jit(jax.grad(lambda *x: (plain(*x) * weights).sum(), (0, 1, 2)))(*exact(q, k, v))
     assert_close(got, want, 2 * BFLOAT16)
 
 
@@ -179,50 +182,36 @@ def test_extreme_values(change, tolerance):
 
 
 @pytest.mark.release
-def test_number_and_length_of_blocks_do_not_matter():
-    arrays = [jnp.asarray(x, jnp.float32) for x in drawn(4, (1, 333, 1, 16))]
+def test_many_short_blocks_give_the_same():
+    q, k, v = (array(x, "float32") for x in drawn(4, (1, 333, 1, 16)))
     with interpreted():
-        several, one = (
-            jax.jit(functools.partial(pallas_kernels.taylor_attention, block=block, return_state=True))(
-                *arrays
-            )
-            for block in (1, 1000)
-        )
-    assert_close(several, one, FLOAT32)
+        run = jax.jit(functools.partial(pallas_kernels.taylor_attention, block=1, return_state=True))
+        y, sums = run(q, k, v)
+    phi_q, phi_k = map(oracles.symmetric_taylor_features, exact(q, k))
+    expected, state = oracles.linear_attention(phi_q, phi_k, *exact(v))
+    assert_close(y, expected, FLOAT32)
+    assert_close(sums, (state.kv, state.k), FLOAT32_STATE)
 
 
 @pytest.mark.release
-def test_other_variants_give_the_same():
-    """Chunk, tile, value tile: unlike the defaults, and unlike each other; as the scan without kernels."""
-    q, k, v = (jnp.asarray(x, jnp.float32) for x in drawn(5, (1, 200, 1, 16)))
+def test_other_variants_under_vmap_give_the_same():
+    """Chunk, tile, value tile: unlike the defaults, and unlike each other; keys that the rows share."""
+    q, (k, _), v = drawn(5, (2, 1, 200, 1, 16))
     kernels = ("key_sums", "query_sums", "outputs", "dq", "dk", "dv")
 
-    def gradients(attention, **options):
-        loss = lambda *x: (attention(*x, **options) ** 2).sum()  # noqa: E731
-        return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
+    def gradients(attention, q, k, v):
+        program = jax.value_and_grad(lambda *x: (attention(*x) ** 2).sum(), (0, 1, 2))
+        return jax.jit(jax.vmap(program, (0, None, 0)))(q, k, v)
 
-    want = gradients(ops.taylor_attention, implementation="xla")
     wide, small = Variant(128, 128, 64, warps=8), Variant(16, 16, 16, warps=4)
     # Kernels of one call need not agree on anything but the length of blocks.
     mixed = {kernel: (wide, small)[i % 2] for i, kernel in enumerate(kernels)}
     with interpreted():
-        got = gradients(pallas_kernels.taylor_attention, variants=mixed)
-    assert_close(got, want, FLOAT32_GRADIENT)
-
-
-@pytest.mark.release
-def test_under_vmap():
-    q, (k, _), v = drawn(6, (2, 3, 70, 1, 8), 16)
-    exact = functools.partial(ops.taylor_attention, implementation="reference")
-
-    def mapped(attention, q, k, v):
-        program = jax.value_and_grad(lambda *x: (attention(*x) ** 2).sum(), (0, 1, 2))
-        return jax.jit(jax.vmap(program, (0, None, 0)))(q, k, v)
-
-    with interpreted():
-        got = mapped(pallas_kernels.taylor_attention, *(jnp.asarray(x, jnp.float32) for x in (q, k, v)))
+        attention = functools.partial(pallas_kernels.taylor_attention, variants=mixed)
+        got = gradients(attention, *(array(x, "float32") for x in (q, k, v)))
     with jax.enable_x64(True):
-        assert_close(got, mapped(exact, q, k, v), FLOAT32_GRADIENT)
+        want = gradients(functools.partial(ops.taylor_attention, implementation="reference"), q, k, v)
+    assert_close(got, want, FLOAT32_GRADIENT)
 
 
 @pytest.mark.parametrize("key_size", [1, 8, 9, 16, 24, 32])
