@@ -72,7 +72,7 @@ def check_vmapped() -> None:
 
 
 @needs_mosaic
-@pytest.mark.parametrize("check", release_but([check_packed], [check_packed, check_vmapped]))
+@pytest.mark.parametrize("check", release_but([check_vmapped], [check_vmapped, check_packed]))
 def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
     code = f"from tests.kernels import test_mosaic_taylor as test; test.{check.__name__}()"
