@@ -98,8 +98,10 @@ def test_stacked_trains_a_model_of_vectors():
     (task,), _ = config.segments
     assert task == StackedMQAR(10, ROWS, 3, embedding_dim=6)
     model, table = bj.LanguageModel(config.architecture), np.asarray(task.embeddings())[5:]
-    of_loss = lambda loss: Grid(model, task.length, 0.1, loss, task.label_vectors())  # noqa: E731
-    start, part, segment = of_loss("mse").init(RUNS), load(task, [0]), task.build(0)
+    squares, nats = (
+        Grid(model, task.length, 0.1, loss, task.label_vectors()) for loss in ("mse", "cross_entropy")
+    )
+    start, part, segment = squares.init(RUNS), load(task, [0]), task.build(0)
     start = jax.tree.map(np.asarray, start)
     params = jax.tree.map(lambda leaf: leaf[0], start.params)
     np.testing.assert_array_equal(params["params"]["embedding"], table)
@@ -107,16 +109,14 @@ def test_stacked_trains_a_model_of_vectors():
     hidden = np.asarray(apply(params, segment.inputs)[0])[:, 3:]
     targets = np.asarray(segment.labels)[:, 3:]
     logits = hidden @ table.T
-    for loss, of_labels in {
-        "mse": np.square(hidden - table[targets]).mean(-1),
-        "cross_entropy": optax.softmax_cross_entropy_with_integer_labels(logits, targets),
-    }.items():
-        grid, state = of_loss(loss), jax.tree.map(jnp.array, start)
-        np.testing.assert_allclose(grid.evaluate(state.params, RUNS, part.batches)[0], [
-            np.sum(np.mean(of_labels, axis=1)),
-            np.sum(np.mean(logits.argmax(-1) == targets, axis=1)),
-        ], rtol=1e-4)  # fmt: skip
-        state, losses = grid.train(state, RUNS, 1.0, part.batches, 0, 1)
+    squared = np.square(hidden - table[targets]).mean(-1)
+    np.testing.assert_allclose(squares.evaluate(start.params, RUNS, part.batches)[0], [
+        np.sum(np.mean(squared, axis=1)),
+        np.sum(np.mean(logits.argmax(-1) == targets, axis=1)),
+    ], rtol=1e-4)  # fmt: skip
+    entropy = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    for grid, of_labels in ((squares, squared), (nats, entropy)):
+        state, losses = grid.train(jax.tree.map(jnp.array, start), RUNS, 1.0, part.batches, 0, 1)
         np.testing.assert_allclose(losses[0], np.mean(of_labels), rtol=1e-4)
         np.testing.assert_array_equal(state.params["params"]["embedding"][0], table)
         for name in ("project_in", "project_out"):
