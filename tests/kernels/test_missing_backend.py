@@ -37,11 +37,8 @@ small = dataclasses.replace(bj.presets.get("based-tiny"), d_model=32, schedule="
 model = bj.LanguageModel(small)
 tokens = jnp.arange(8)[None]
 shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)
-params = jax.tree.map(lambda x: jnp.full(x.shape, 0.1, x.dtype), shapes)
 loss = lambda params: model.apply(params, tokens)[0].astype(jnp.float32).var()
-value, gradients = jax.jit(jax.value_and_grad(loss))(params)
-assert jnp.isfinite(value)
-assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(gradients))
+jax.jit(jax.value_and_grad(loss)).lower(shapes)
 assert bj.ops.implementation_for("taylor_attention", *[jnp.ones((1, 2, 1, 4))] * 3) == "xla"
 assert not any("pallas.triton" in name for name in sys.modules)
 assert "was removed" in pallas_kernels.cannot_launch("pallas")

@@ -13,13 +13,14 @@ import pytest
 
 from based_jax import ops
 from benchmarks.gpu.cases import catalog
-from benchmarks.gpu.sections import checks
+from benchmarks.gpu.sections import checks, reference
 from benchmarks.gpu.static import resources, topology
 from pallas_kernels import interpreted, lowering_for, offline, taylor_attention, tuning
 from pallas_kernels.taylor_attention import mosaic_support
 from tests.arrays import array
 from tests.kernels import sharded
 from tests.kernels.toy import Device
+from tests.marks import release_but
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, assert_close
 
@@ -36,58 +37,52 @@ KERNEL = "mosaic_gpu_v2"
 
 attend = functools.partial(taylor_attention, backend="mosaic")
 
-# A block of two chunks with values that fill a part, and two blocks of a chunk with values that do not fill
-# their second part; the packed call has segments, padding, states and their gradients.
-ONE = {"batch": 1, "heads": 1, "implementation": "mosaic"}
-CALLS = [
-    checks.Attention(length=130, **ONE),
-    checks.Attention(length=200, value_size=80, packed=True, block=128, **ONE),
-]
 
-
-def check_numbers() -> None:
-    """Outputs, states and gradients of all calls, and two runs bit for bit of the first, the smallest."""
-    for call in CALLS:
-        with interpreted():
-            program = call.program()
-            run = program.lowered.compile()
-            outcome = program.judge(run if call is CALLS[0] else once(run))
-        assert outcome.problem == "", call.name
-
-
-def once(run):
-    """`run`, which the second time returns what it returned the first time: interpreting takes seconds."""
-    results = []
-
-    def remembered(*arrays):
-        if not results:
-            results.append(run(*arrays))
-        return results[0]
-
-    return remembered
-
-
-def check_vmap() -> None:
-    """Of calls with a row each, as of one call with all rows."""
-    rng = np.random.default_rng(0)
-    arrays = [array(rng.normal(size=(2, 70, 1, size)), "bfloat16") for size in (16, 16, 64)]
+def check_packed() -> None:
+    """Two blocks of a chunk, values that do not fill their second part, segments, padding, states."""
+    sizes = {"length": 200, "value_size": 80, "block": 128, "batch": 1, "heads": 1}
     with interpreted():
-        got = jax.jit(jax.vmap(attend))(*(x[:, None] for x in arrays))
-        assert_close(got[:, 0], jax.jit(attend)(*arrays), BFLOAT16)
+        program = checks.Attention(packed=True, implementation="mosaic", **sizes).program()
+        run = program.lowered.compile()
+        results = []
+
+        def once(*arrays):
+            """Interpreting takes seconds: the second run is the first."""
+            results[:] = results or [run(*arrays)]
+            return results[0]
+
+        assert program.judge(once).problem == ""
+
+
+def check_vmapped() -> None:
+    """A row per call and a block of two chunks."""
+    rng = np.random.default_rng(0)
+    arrays = [array(rng.normal(size=(2, 1, 130, 1, size)), "bfloat16") for size in (16, 16, 64, 64)]
+
+    def results(attend, q, k, v, dy):
+        y, pull_back = jax.vjp(attend, q, k, v)
+        return y, pull_back(dy)
+
+    with interpreted():
+        got = jax.jit(jax.vmap(functools.partial(results, attend)))(*arrays)
+    with jax.enable_x64(True):
+        exact = (np.asarray(x[:, 0], np.float64) for x in arrays)
+        want = jax.jit(functools.partial(results, reference.taylor_attention))(*exact)
+    assert_close(jax.tree.map(lambda x: x[:, 0], got), want, BFLOAT16)
 
 
 @needs_mosaic
-def test_interpreted():
+@pytest.mark.parametrize("check", release_but([check_vmapped], [check_vmapped, check_packed]))
+def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
-    code = "from tests.kernels import test_mosaic_taylor as test; test.check_vmap(); test.check_numbers()"
-    out = run_python(code, devices=8)
-    assert "RACE DETECTED" not in out
+    code = f"from tests.kernels import test_mosaic_taylor as test; test.{check.__name__}()"
+    assert "RACE DETECTED" not in run_python(code, devices=8)
 
 
 SHAPES = [
     # One block per row and head; the three passes, packed, with states and a part that values do not fill.
     (8, 16, 2048, 64, False),
-    (1, 16, 8192, 112, True),
+    pytest.param(1, 16, 8192, 112, True, marks=pytest.mark.release),
 ]
 
 

@@ -14,7 +14,7 @@ from based_jax import ops
 from pallas_kernels import Rotary, interpreted, window_step
 from pallas_kernels.window_step import Variant
 from tests.arrays import array, stream_at
-from tests.marks import slow_but
+from tests.marks import release_but, slow_but
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_ANGLE, FLOAT32_GRADIENT, assert_close
 
@@ -203,7 +203,7 @@ def one_step(seed: int = 0):
     return arrays, array([3, 9], jnp.int32), array([1, 0], jnp.int32)
 
 
-@pytest.mark.parametrize("rotary", [None, Rotary(4)])
+@pytest.mark.parametrize("rotary", release_but([Rotary(4)], [None, Rotary(4)]))
 def test_gradient(rotary):
     """Through outputs and rings, against that of the definition in float64."""
     arrays, length, start = one_step()

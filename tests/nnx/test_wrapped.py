@@ -14,13 +14,8 @@ from based_jax.models import MixerSpec, ModelConfig
 from based_jax.models.sharding import shardings_of
 from tests.subprocesses import run_python
 
-CONFIG = ModelConfig(
-    64,
-    16,
-    "CL",
-    {"C": MixerSpec("gated_conv"), "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4})},
-    mlp_hidden=32,
-)
+LAYER = MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4})
+CONFIG = ModelConfig(64, 16, "L", {"L": LAYER}, mlp_hidden=32)
 MODEL = bj.LanguageModel(CONFIG)
 TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12)
 
@@ -30,24 +25,26 @@ def wrapped() -> bj.nnx.Wrapped:
     return bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
 
 
+outputs = nnx.jit(lambda model, *arrays: model(*arrays))
+
+
 def loss(model, tokens):
     logits, _ = model(tokens[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
 
 
 def test_outputs_are_those_of_apply(wrapped):
-    logits, state = wrapped(TOKENS)
+    logits, state = outputs(wrapped, TOKENS)
     assert state is None
-    np.testing.assert_array_equal(logits, MODEL.apply(wrapped.variables, TOKENS)[0])
-    hidden, _ = wrapped(TOKENS, method="hidden")
+    np.testing.assert_array_equal(logits, jax.jit(MODEL.apply)(wrapped.variables, TOKENS)[0])
+    hidden, _ = nnx.eval_shape(lambda: wrapped(TOKENS, method="hidden"))
     assert hidden.shape == (2, 12, 16)
 
 
 def test_a_state_is_passed_in_and_returned(wrapped):
-    step = nnx.jit(lambda model, tokens, state: model(tokens, state))
-    first, state = step(wrapped, TOKENS[:, :6], wrapped.init_state(2))
-    second, _ = step(wrapped, TOKENS[:, 6:], state)
-    whole, _ = wrapped(TOKENS)
+    first, state = outputs(wrapped, TOKENS[:, :6], wrapped.init_state(2))
+    second, _ = outputs(wrapped, TOKENS[:, 6:], state)
+    whole, _ = outputs(wrapped, TOKENS)
     np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-5)
 
 
@@ -75,7 +72,7 @@ def test_parameters_come_and_go_as_our_dict(wrapped, tmp_path):
     _, params = bj.load_pretrained(tmp_path)
     other = bj.nnx.wrap(MODEL, nnx.Rngs(1), TOKENS)
     other.set_variables(params)
-    np.testing.assert_array_equal(other(TOKENS)[0], wrapped(TOKENS)[0])
+    np.testing.assert_array_equal(outputs(other, TOKENS)[0], outputs(wrapped, TOKENS)[0])
     made = bj.generate(MODEL, other.variables, TOKENS[:, :4], 3)
     np.testing.assert_array_equal(made, bj.generate(MODEL, params, TOKENS[:, :4], 3))
     del params["params"]["embedding"]
@@ -100,19 +97,18 @@ def test_a_mixer_inside_a_module_of_ones_own():
 
 
 def test_noise_is_drawn_from_rngs():
-    model = bj.nnx.wrap(
-        bj.LanguageModel(CONFIG.replace(schedule="C", embed_dropout=0.5)), nnx.Rngs(0), TOKENS
-    )
+    model = bj.nnx.wrap(bj.LanguageModel(CONFIG.replace(embed_dropout=0.5)), nnx.Rngs(0), TOKENS)
+    noisy = nnx.jit(lambda model, rngs: model(TOKENS, rngs=rngs)[0])
     for rngs in (nnx.Rngs(dropout=1), nnx.Rngs(1)):  # the default stream serves every name
-        first, second = (model(TOKENS, rngs=rngs)[0] for _ in range(2))
+        first, second = (noisy(model, rngs) for _ in range(2))
         assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(model(TOKENS)[0], model(TOKENS)[0])
+    np.testing.assert_array_equal(outputs(model, TOKENS)[0], outputs(model, TOKENS)[0])
 
 
 def test_the_bridge_of_flax_works_without_a_mesh():
     tokens = jnp.asarray(TOKENS)
     model = nnx.bridge.ToNNX(MODEL, rngs=nnx.Rngs(0)).lazy_init(tokens)
-    params = {"params": MODEL.init(jax.random.key(0), tokens)["params"]}
+    params = {"params": jax.eval_shape(MODEL.init, jax.random.key(0), tokens)["params"]}
     boxes = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
     assert all(isinstance(leaf, nn.LogicallyPartitioned) for leaf in boxes)
     assert model(tokens)[0].shape == (2, 12, 64)
@@ -125,16 +121,15 @@ def test_parameters_are_placed_on_the_mesh_in_force():
 
 
 def sharded() -> None:
-    """Of both kinds of axes: where parameters are, and a training step; generation; and of other names."""
-    of_one_layer = bj.LanguageModel(CONFIG.replace(schedule="L"))
-    make = lambda **options: bj.nnx.wrap(of_one_layer, nnx.Rngs(0), TOKENS, **options)  # noqa: E731
+    """Of both kinds of axes: where parameters are; generation, a training step; and of other names."""
+    make = lambda **options: bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS, **options)  # noqa: E731
     evaluate = nnx.jit(loss)
     alone = float(evaluate(make(), TOKENS))
     with jax.set_mesh(jax.make_mesh((4, 2), ("rows", "model"))):
         rules = [("vocab", "model"), ("mlp", ("model", "rows"))]
         wrapped = make(rules=rules).variables
-        plain = bj.functional(of_one_layer, rules=rules).init(jax.random.key(0), TOKENS)
-        boxed = jax.eval_shape(of_one_layer.init, jax.random.key(0), TOKENS)
+        plain = bj.functional(MODEL, rules=rules).init(jax.random.key(0), TOKENS)
+        boxed = jax.eval_shape(MODEL.init, jax.random.key(0), TOKENS)
         wanted = jax.tree.map(
             lambda of: of.spec, shardings_of(boxed, jax.sharding.get_abstract_mesh(), rules)
         )
@@ -142,13 +137,10 @@ def sharded() -> None:
         for params in (wrapped, plain):
             assert jax.tree.map(lambda leaf: leaf.sharding.spec, params) == wanted
         with pytest.warns(UserWarning, match="mesh with axes rows, model: the rules name"):
-            jax.eval_shape(bj.functional(of_one_layer).init, jax.random.key(0), TOKENS)
+            jax.eval_shape(bj.functional(MODEL).init, jax.random.key(0), TOKENS)
     for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
         mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(kind,) * 3)
         with jax.set_mesh(mesh):
-            model = make()
-            embedding = model.params["embedding"].get_value()
-            assert embedding.sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
 
             @nnx.jit
             def create():
@@ -161,17 +153,20 @@ def sharded() -> None:
                 optimizer.update(model, grads)
                 return value
 
-            made, optimizer = create()
-            for of in (made, optimizer):  # which has its moments
+            model, optimizer = create()
+            embedding = model.params["embedding"].get_value()
+            assert embedding.sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
+            for of in (model, optimizer):  # which has its moments
                 specs = [leaf.sharding.spec for leaf in jax.tree.leaves(nnx.state(of)) if leaf.ndim == 2]
                 assert embedding.sharding.spec in specs
             _, abstract = nnx.get_abstract_model(make, mesh)
             assert abstract["params"]["embedding"].sharding == embedding.sharding
+            if kind == jax.sharding.AxisType.Auto:  # Explicit: tests/test_explicit_mesh.py
+                assert bj.generate(MODEL, model.variables, TOKENS[:, :4], 2).shape == (2, 2)
+                continue
             np.testing.assert_allclose(step(model, optimizer), alone, rtol=1e-5)
             assert model.params["embedding"].get_value().sharding.spec == embedding.sharding.spec
             assert step(model, optimizer) < alone
-            if kind == jax.sharding.AxisType.Auto:  # Explicit: tests/test_explicit_mesh.py
-                assert bj.generate(of_one_layer, model.variables, TOKENS[:, :4], 2).shape == (2, 2)
 
 
 def test_a_constructor_runs_within_transformations(wrapped):
@@ -179,7 +174,8 @@ def test_a_constructor_runs_within_transformations(wrapped):
     shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.state(wrapped))
     abstract = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
     assert jax.tree.map(lambda leaf: leaf.shape, abstract) == shapes
-    np.testing.assert_array_equal(nnx.jit(make)(nnx.Rngs(0))(TOKENS)[0], wrapped(TOKENS)[0])
+    made = nnx.jit(make)(nnx.Rngs(0))
+    np.testing.assert_array_equal(outputs(made, TOKENS)[0], outputs(wrapped, TOKENS)[0])
     three = nnx.split_rngs(splits=3)(nnx.vmap(make))(nnx.Rngs(0))
     stacked = jax.tree.map(lambda leaf: leaf.shape[1:], nnx.state(three))
     assert stacked == shapes

@@ -18,7 +18,7 @@ from tests.marks import slow_but
 STEPS = 50
 
 
-EVERY_TIME = ["delta_net", "input_conv", "mamba", "sliding_window"]
+EVERY_TIME = ["delta_net", "input_conv", "mamba"]
 """of other kinds than those that tests.mixers.test_contract.DIFFERENTIATED and tests/parity have"""
 
 

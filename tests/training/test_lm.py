@@ -74,7 +74,7 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_pat
     resumes_bit_exactly(tmp_path, finished)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_run_that_was_killed_resumes_bit_exactly(finished, one_layer, tmp_path):
     """At a moment after step 4, when the save of step 2 is complete: that of step 3 waited for it."""
     often = {**one_layer, "eval_every": 0, "checkpoint_every": 1}
@@ -134,9 +134,10 @@ def test_more_steps_hold_the_final_rate(finished, tmp_path):
         resume(copy, "--steps", "20")
 
 
-def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path):
+def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path, monkeypatch):
     """The first loss is that of the weights, and the optimizer is new."""
-    settings = {**one_layer, "preset": None, "steps": 1, "init_from": str(finished[0])}
+    settings = {**one_layer, "preset": None, "init_from": str(finished[0]), "checkpoint_every": 0}
+    stop_at(1, monkeypatch)
     run = lm.train(lm.LMConfig(workdir=tmp_path / "a", **settings))
     assert run.model.config == finished[1].model.config
     assert losses(tmp_path / "a")[0] < losses(finished[0])[0] - 1

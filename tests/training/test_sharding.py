@@ -94,7 +94,7 @@ def scanned_layers() -> None:
 
 @pytest.mark.release
 def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
-    flags = f"--batch-size 4 --mesh fsdp=2,context=2 --dry-run --workdir {tmp_path / 'run'}".split()
+    flags = f"--batch-size 4 --mesh fsdp=4 --dry-run --workdir {tmp_path / 'run'}".split()
     done = run_module("train.lm", "--preset", one_layer["preset"], *flags)
     assert done.returncode == 0, done.stderr
     parts = ("trains      all 6.58k parameters", "layers_*/mlp/out/kernel", "optimizer state", "scratch")
