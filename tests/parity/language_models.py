@@ -26,8 +26,8 @@ def check_checkpoint(fixture: Fixture, model: LanguageModel, params: Any, weight
 @functools.partial(jax.jit, static_argnums=0)  # once for both weight files of a model
 def _logits_and_gradients(model: LanguageModel, params: Any, tokens: Any, cotangent: Any) -> Any:
     def objective(params):
-        logits, _ = model.apply(params, tokens)
-        hidden, _ = model.apply(params, tokens, method="hidden")  # the compiler finds that it is the same
+        hidden, _ = model.apply(params, tokens, method="hidden")
+        logits = model.apply(params, hidden, method="unembed")
         return jnp.sum(logits * cotangent), (logits, hidden)
 
     (_, (logits, hidden)), gradients = jax.value_and_grad(objective, has_aux=True)(params)

@@ -48,9 +48,7 @@ def check_module(fixture: Fixture, module: Any, params: Any) -> None:
                 fixture.compare(name, ours, theirs)
 
 
-def outputs(
-    module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture
-) -> tuple[Any, dict[str, Any]]:
+def outputs(module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture) -> tuple[Any, dict[str, Any]]:
     """The fixture's main output, one array, and what the module computes beside it, by name."""
     match module:
         case mixers.BigBird():  # theirs drew its cells from torch's generator
