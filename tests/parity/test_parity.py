@@ -15,10 +15,10 @@ from tests.parity.tasks import check_task
 from tests.parity.training import check_training
 
 LATER = ("feature_maps", "mqar", "ops", "training")
-"""Folders whose cases wait for a release: tests/ops and tests/data compare the same code with NumPy."""
-CORE = ("training/mqar_attention_adamw",)
-"""Cases of them that do not."""
+"""Folders whose cases wait for a release: tests/ops and tests/data compare the same code with NumPy, and of
+tests/training each part has tests of its own."""
 ALSO_LATER = (
+    *(f"checkpoints/attn-tiny/{name}" for name in WEIGHTS),
     *("based/mha_rotary", "based/sliding_attention_variant"),
     *("zoology/h3_ema_l_max", "zoology/language_model_hybrid", "zoology/scatterbrain"),
 )
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc):
     def case(path: Path):
         name = path.relative_to(directory)
         case = str(name if name.name in WEIGHTS else name.with_suffix(""))
-        is_later = (name.parts[0] in LATER and case not in CORE) or case in ALSO_LATER
+        is_later = name.parts[0] in LATER or case in ALSO_LATER
         mark = pytest.mark.slow if case in COVERED else pytest.mark.release
         return pytest.param(path, id=case, marks=[mark] if is_later else [])
 
