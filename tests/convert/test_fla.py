@@ -15,7 +15,7 @@ from tests.arrays import array
 from tests.convert import numpy_fla
 from tests.convert.random_models import write
 from tests.convert.torch_files import same
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.tolerances import FLOAT32, assert_close
 
 BASE = {
@@ -96,7 +96,9 @@ CASES: dict[str, dict[str, Any]] = {
     "mamba2 fraction": {"expand": 1.7, "head_dim": 13},
     "mamba2 bare": {"rmsnorm": False, "dt_limit": [0.0, {"__float__": "Infinity"}]},
 }
-CORE = [name for name in CASES if not name.endswith((" bare", " fraction", " norm first"))]
+CORE = [name for name in CASES if name.endswith((" options", " hybrid", " of transformers"))]
+OTHERS = ["gla", "delta_net", "gated_deltanet", "mamba2", "mamba2 fraction"]
+"""with fewer entries than another case"""
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
 
 
@@ -113,10 +115,10 @@ def gla(tmp_path):
     return tmp_path, config, numpy_fla.drawn(config)
 
 
-@pytest.mark.parametrize("case", release_but(CORE, CASES))
+@pytest.mark.parametrize("case", slow_but([name for name in CASES if name not in OTHERS], CASES, core=CORE))
 def test_logits(case, tmp_path):
     """float32 here against float64 there: FLOAT32's reason, over two layers."""
-    config = config_of(case)
+    config = config_of(case, **({} if "attn" in CASES[case] else {"num_hidden_layers": 1}))
     tensors = numpy_fla.drawn(config)
     model, params = load_pretrained(write(tmp_path, config, tensors))
     logits, _ = jax.jit(model.apply)(params, array(TOKENS, np.int32))

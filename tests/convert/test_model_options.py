@@ -15,7 +15,7 @@ from tests.arrays import array
 from tests.convert import numpy_gpt
 from tests.convert.random_models import write
 from tests.convert.torch_files import CHECKPOINTS, same
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.tolerances import FLOAT32, assert_close
 
 BASE = {
@@ -33,7 +33,7 @@ BASE = {
 }
 
 CASES = {
-    "inverse layer scale": {"scale_attn_by_inverse_layer_idx": True},
+    "inverse layer scale": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 2},
     "scale one": {"scale_attn_weights": False},
     "both scales": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
     "nominal head width": {"head_dim": 8, "rotary_emb_fraction": 0.25},
@@ -45,10 +45,10 @@ CASES = {
     "sqrelu": {"activation_function": "sqrelu", "mlp_fc1_bias": True, "mlp_fc2_bias": True},
     "glu": {"activation_function": "glu", "mlp_fc2_bias": True},
     "geglu, fc3": {"activation_function": "geglu", "mlp_type": "alt", "mlp_fc1_bias": True, "ff_mult": 4},
-    "post-norm": {"prenorm": False, "rms_norm": False},
+    "post-norm": {"prenorm": False, "rms_norm": False, "n_layer": 2},
     "post-norm, rms": {"prenorm": False, "qkv_proj_bias": True, "out_proj_bias": True},
     "parallel": {"parallel_block": True, "rms_norm": False, "layer_norm_epsilon": 0.3},
-    "parallel, tied": {"parallel_block": True, "parallel_block_tied_norm": True},
+    "parallel, tied": {"parallel_block": True, "parallel_block_tied_norm": True, "n_layer": 2},
     "untied": {"tie_word_embeddings": False},
     "positions": {"max_position_embeddings": 9, "rotary_emb_fraction": 0.0, "layer_norm_epsilon": 0.1},
     "projected": {"word_embed_proj_dim": 4, "tie_word_embeddings": False},
@@ -73,7 +73,7 @@ ENTRIES = {
             **{"rotary_emb_dim": 2, "rotary_emb_base": 50.0, "rotary_emb_interleaved": True},
             **{"causal": True, "window_size": [2, 0], "out_proj_bias": False},
         },
-        **{"n_embd": 16, "head_dim": 4, "scale_attn_by_inverse_layer_idx": True},
+        **{"n_embd": 16, "head_dim": 4, "scale_attn_by_inverse_layer_idx": True, "n_layer": 2},
     },
     "attention of defaults": {"mixer": {"_target_": MHA, "num_heads": 1, "causal": True}},
     "sliding": {  # for which the config wins
@@ -81,18 +81,22 @@ ENTRIES = {
             **{"_target_": f"{MIXERS}.slide_attention.SlidingAttention", "window_size": 5, "num_heads": 4},
             **{"rotary_emb_dim": 2, "softmax_scale": 0.5, "qkv_proj_bias": True, "num_heads_kv": 1},
         },
-        **{"alt_mixer_2_layers": [1], "mixer": CONV | {"expand_proj": 4, "kernel_size": 2}},
+        **{"alt_mixer_2_layers": [1], "mixer": CONV | {"expand_proj": 4, "kernel_size": 2}, "n_layer": 2},
     },
 }
 """Entries of layers whose own arguments differ from what the config says of attention."""
 
 CORE = ["inverse layer scale", "gelu_new", "geglu, fc3", "post-norm", "parallel, tied", "projected"]
+CORE += ["linear", "attention", "sliding"]
+OTHERS = ["scale one", "both scales", "nominal head width", "gelu", "gelu_fast"]
+OTHERS += ["linear with fla's kernels", "attention of defaults"]
+"""with code of another case"""
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
 
 
-@pytest.mark.parametrize("case", release_but([*CORE, "linear", "attention", "sliding"], CASES | ENTRIES))
+@pytest.mark.parametrize("case", slow_but((CASES | ENTRIES).keys() - OTHERS, CASES | ENTRIES, core=CORE))
 def test_logits(case, tmp_path):
-    config = BASE | (CASES | ENTRIES)[case]
+    config = BASE | {"n_layer": 1} | (CASES | ENTRIES)[case]
     tensors = numpy_gpt.drawn(config)
     meta = {"kind": "attn", "config": config}
     model, params = from_torch(meta, tensors)

@@ -16,7 +16,6 @@ from based_jax.generate.__main__ import main as generate
 from based_jax.serve.__main__ import find_chat
 from based_jax.training.commands.lm import main as train
 from tests.convert.transformers_models.make import FIXTURES, HERE
-from tests.marks import slow_but
 
 CHARACTERS = ["<pad>", "<eos>", "<unk>", " ", "\n", ".", ":", *"abcdefghijklmnopqrstuvwxyz"]
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -39,7 +38,8 @@ def folder(request, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("folder", slow_but(["lfm2"], FIXTURES), indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FIXTURES, indirect=True)
 def test_a_downloaded_model(folder, capsys):
     model = ["--checkpoint", str(folder)]
     assert generate([*model, "--prompt", "a b", "--max-new-tokens", "4", "--temperature", "0"]) == 0

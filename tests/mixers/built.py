@@ -1,5 +1,6 @@
 """Mixers by name, and what tests read off them: parameters, gradients, sizes of states."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import mixers
+from based_jax.testing.arrays import normals
 from based_jax.testing.laws import Runner
 
 
@@ -15,11 +17,12 @@ def runner(name: str, **options: Any) -> Runner:
     return Runner(mixers.make(name, **options))
 
 
+@functools.cache
 def initial_parameters(name: str, **options: Any) -> dict[str, Any]:
-    """Parameters as `init` draws them, unboxed."""
+    """Parameters as `init` draws them, unboxed, in NumPy."""
     mixer = mixers.make(name, **options)
     x = np.zeros((1, 1, mixer.d_model), np.float32)
-    return nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))["params"]
+    return jax.device_get(nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))["params"])
 
 
 def parameter_count(name: str, **options: Any) -> int:
@@ -35,11 +38,7 @@ def float64_weights(run: Runner) -> dict[str, np.ndarray]:
 
 
 def gradients(mixer: mixers.Mixer, x: Any) -> Any:
-    """Gradients of the sum of the squared outputs, with respect to freshly initialised parameters."""
-
-    @jax.jit
-    def run(x):
-        variables = mixer.init(jax.random.key(0), x)
-        return jax.grad(lambda variables: jnp.sum(mixer.apply(variables, x)[0] ** 2))(variables)
-
-    return jax.device_get(run(x))
+    """Gradients of the sum of the squared outputs; the parameters are far from their initial values."""
+    variables = normals(mixer.init, x)
+    gradient = jax.jit(jax.grad(lambda variables: jnp.sum(mixer.apply(variables, x)[0] ** 2)))
+    return jax.device_get(gradient(variables))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from based_jax import mixers
 from based_jax.mixers.module import find_stream
 from based_jax.testing import laws
-from tests.marks import release_but
+from tests.marks import slow_but
 
 WIDTH = 12
 CASES = {
@@ -101,22 +101,14 @@ KINDS = [
 DIFFERENTIATED = ["attention", "blocked_window", "gated_conv", "gated_delta_net", "hyper_attention", "mamba2"]
 """Those whose gradients are taken: compiling them takes seconds. tests/parity compares the others' with the
 authors', tests/ops those of every op with float64."""
-VARIANTS = [
-    "attention-grouped",
-    "attention-wide",
-    "base_conv-long",
-    "gated_conv-long",
-    "gla-plain",
-    "h3-ema",
-    "hyper_attention-window",
-    "linear_attention-cosformer",
-    "linear_attention-decay",
-    "linear_attention-elu",
-    "sliding_window-self",
-    "sliding_window-wide",
-]
-"""Other numbers for the same code, tested in tests/ops."""
-PROPER = [case for case in CASES if case not in VARIANTS]
+PROPER = [case for case in CASES if "-" not in case]
+"""The other cases are other numbers for the same code, tested in tests/ops."""
+LATER = {
+    *("conv_basis", "delta_net", "gla", "hyena", "linear_hyper_attention", "retnet", "scatterbrain"),
+    *("selective_lookups", "sma"),
+}
+"""Those whose op and state another one has: before a release."""
+CORE = [case for case in PROPER if case not in LATER]
 
 
 @functools.cache
@@ -124,13 +116,8 @@ def runner(case: str) -> laws.Runner:
     return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
 
 
-@pytest.fixture(params=release_but(PROPER, CASES))
+@pytest.fixture(params=slow_but(PROPER, CASES, core=CORE))
 def run(request: pytest.FixtureRequest) -> laws.Runner:
-    return runner(request.param)
-
-
-@pytest.fixture(params=KINDS)
-def run_of_kind(request: pytest.FixtureRequest) -> laws.Runner:
     return runner(request.param)
 
 
@@ -173,10 +160,10 @@ def test_a_continued_row_stays_in_its_segment_without_ids(run):
     laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
 
 
-@pytest.mark.release
-def test_calls_without_masks_and_ids_and_of_other_lengths(run_of_kind):
+@pytest.mark.parametrize("case", slow_but(["attention", "mamba2"], KINDS, core=[]))
+def test_calls_without_masks_and_ids_and_of_other_lengths(case):
     """Arrays that are cut, and arguments that are absent, take other ways through the code."""
-    run, x = run_of_kind, drawn(3)
+    run, x = runner(case), drawn(3)
     laws.assert_close(run(x)[0], laws.packed(run, x), laws.TOLERANCE)
     first, state = run(x[:, :6], run.fresh(laws.ROWS))
     second, state = run(x[:, 6:12], state)
@@ -207,14 +194,14 @@ def test_containment(run):
         laws.containment(run, drawn(9), cut)
 
 
-@given(st.sampled_from(PROPER), st.integers(1, 12), st.integers(0, 13), st.integers(0, 2**31))
+@given(st.sampled_from(CORE), st.integers(1, 12), st.integers(0, 13), st.integers(0, 2**31))
 def test_split_law_anywhere(case, cut, length, seed):
     """Random cut, random padding of one row, both at once."""
     mask = np.arange(laws.LENGTH) < np.array([laws.LENGTH, length])[:, None]
     laws.split_law(runner(case), drawn(seed), [cut, laws.LENGTH - cut], mask=mask)
 
 
-@pytest.mark.parametrize("case", release_but(["gated_conv", "hyper_attention"], DIFFERENTIATED))
+@pytest.mark.parametrize("case", slow_but(["attention", "gated_conv"], DIFFERENTIATED, core=["gated_conv"]))
 def test_gradients_flow_through_the_state(case):
     """The gradient of a row in two calls does not depend on the cut, and padding has none."""
     run = runner(case)
@@ -241,13 +228,14 @@ def test_gradients_flow_through_the_state(case):
     assert np.any(of_x[:, :length])
 
 
-def test_bfloat16_is_close(run_of_kind):
+@pytest.mark.parametrize("case", slow_but(["attention", "gated_conv", "linear_attention", "mamba2"], KINDS))
+def test_bfloat16_is_close(case):
     """bfloat16 keeps 8 bits: 2 % of the largest output."""
-    x = drawn(10)
-    low = run_of_kind.mixer.clone(dtype=jnp.bfloat16)
-    y, _ = jax.jit(low.apply, compiler_options=laws.QUICKLY)(run_of_kind.variables, x)
+    run, x = runner(case), drawn(10)
+    low = run.mixer.clone(dtype=jnp.bfloat16)
+    y, _ = jax.jit(low.apply, compiler_options=laws.QUICKLY)(run.variables, x)
     assert y.dtype == jnp.bfloat16
-    laws.assert_close(np.asarray(y, np.float32), laws.packed(run_of_kind, x), 0.03)
+    laws.assert_close(np.asarray(y, np.float32), laws.packed(run, x), 0.03)
 
 
 def test_info_agrees_with_the_mixer():

@@ -55,16 +55,18 @@ def test_the_programmatic_filter_obeys_the_laws():
     runner = run(copy_next=True)
     laws.split_law(runner, X, [6, 1, 6], tokens=TOKENS)
     laws.split_law(runner, X, [1, 6, 6], tokens=TOKENS, segment_ids=IDS)
-    whole, _ = runner(X, tokens=TOKENS)
+    whole = laws.packed(runner, X, tokens=TOKENS)
     later = TOKENS.copy()
     later[:, 9:] += 1
-    moved, _ = runner(X, tokens=later)
+    moved = laws.packed(runner, X, tokens=later)
     np.testing.assert_array_equal(moved[:, :9], whole[:, :9])
-    padded, state = runner(np.where(MASK[..., None], X, 1e3), runner.fresh(2), tokens=TOKENS, mask=MASK)
+    garbage = np.where(MASK[..., None], X, 1e3)
+    padded, state = laws.continued(runner, garbage, runner.fresh(2), tokens=TOKENS, mask=MASK)
     assert_close(np.where(MASK[..., None], padded, 0), np.where(MASK[..., None], whole, 0), FLOAT32)
     assert state.stream.length.tolist() == [13, 7]
-    rest, _ = runner(X[1:, 7:], jax.tree.map(lambda leaf: leaf[1:], state), tokens=TOKENS[1:, 7:])
-    assert_close(rest, whole[1:, 7:], FLOAT32)
+    x, tokens = (np.roll(array, -7, axis=1) for array in (X, TOKENS))
+    rest, _ = laws.continued(runner, x, state, tokens=tokens, mask=np.arange(13) < [[0], [6]])
+    assert_close(rest[1, :6], whole[1, 7:], FLOAT32)
 
 
 def test_too_long_a_text_is_nan_under_jit():

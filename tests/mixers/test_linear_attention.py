@@ -59,7 +59,11 @@ def test_sizes():
 
 @pytest.mark.parametrize(
     ("name", "options", "learned"),
-    [("all_poly", {}, True), ("all_poly", {"learned_map": False}, False), ("performer", {}, False)],
+    [
+        pytest.param("all_poly", {}, True, marks=pytest.mark.release),
+        ("all_poly", {"learned_map": False}, False),
+        ("performer", {}, False),
+    ],
 )
 def test_learned_and_frozen_maps(name, options, learned):
     """Gradients reach all_poly's projections unless they are frozen, and never Performer's."""

@@ -45,8 +45,8 @@ def loss_of(run: laws.Runner, **context: Any) -> float:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("sigmoid_lookups", {}),
-        pytest.param("sigmoid_lookups", {"lookups": 2}, marks=pytest.mark.release),
+        pytest.param("sigmoid_lookups", {}, marks=pytest.mark.slow),
+        ("sigmoid_lookups", {"lookups": 2}),
         pytest.param("selective_lookups", {"causal": False}, marks=pytest.mark.release),
     ],
     ids=str,
@@ -151,8 +151,8 @@ def test_programmatic_selection_compares_token_ids():
 
 
 def test_a_model_passes_the_token_ids_and_its_state_remembers_them():
-    config = presets.get("based-tiny").replace(vocab_size=8, pad_vocab_multiple=1, schedule="CL", d_model=12)
-    config = config.with_mixer("selected_attention", [1], selection="programmatic", order=2)
+    config = presets.get("based-tiny").replace(vocab_size=8, pad_vocab_multiple=1, schedule="L", d_model=12)
+    config = config.with_mixer("selected_attention", [0], selection="programmatic", order=2)
     model = LanguageModel(config)
     tokens = jnp.asarray(np.random.default_rng(1).integers(0, 3, (2, 13)))
     ids, mask = jnp.asarray(IDS), jnp.asarray(MASK)
@@ -165,7 +165,7 @@ def test_a_model_passes_the_token_ids_and_its_state_remembers_them():
     @jax.jit
     def chunks(params):
         state, parts = model.init_state(2, 20), []
-        for chunk in (slice(0, 3), slice(3, 4), slice(4, 13)):
+        for chunk in (slice(0, 4), slice(4, 13)):
             logits, state = model.apply(
                 params, tokens[:, chunk], state, segment_ids=ids[:, chunk], mask=mask[:, chunk]
             )
@@ -178,7 +178,7 @@ def test_a_model_passes_the_token_ids_and_its_state_remembers_them():
 
 def test_random_selection_is_fixed_by_position_or_drawn_anew():
     mixer = selected(selection="random", share=0.5)
-    is_on = np.any(mixer(X)[0] != 0, axis=-1)
+    is_on = np.any(laws.packed(mixer, X) != 0, axis=-1)
     assert np.array_equal(is_on[0], is_on[1])
     assert 2 < is_on[0].sum() < 11
     laws.split_law(mixer, X, [6, 1, 6])

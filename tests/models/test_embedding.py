@@ -45,9 +45,9 @@ def test_fixed_positions_are_a_learned_table_that_is_not_there():
     wanted, _ = learned.apply({"params": params["params"] | {"position_embedding": filled}}, TOKENS)
     assert_close(fixed.apply(params, TOKENS)[0], wanted, FLOAT32)
     # From a state on, positions go on; beyond the table there is nothing.
-    _, state = fixed.apply(params, TOKENS[:, :5], fixed.init_state(1, 12))
-    rest, state = fixed.apply(params, TOKENS[:, 5:], state)
-    assert_close(rest, wanted[:, 5:], FLOAT32)
+    _, state = fixed.apply(params, TOKENS[:, :4], fixed.init_state(1, 12))
+    rest, state = fixed.apply(params, TOKENS[:, 4:], state)
+    assert_close(rest, wanted[:, 4:], FLOAT32)
     last, state = fixed.apply(params, TOKENS[:, :1], state)
     assert np.isfinite(last).all()
     assert np.isnan(fixed.apply(params, TOKENS[:, :1], state)[0]).all()
@@ -88,7 +88,8 @@ def test_a_frozen_table_has_no_gradient():
     params = normals(model.init, TOKENS)
 
     def gradient(model):
-        return jax.grad(lambda params: jnp.sum(jnp.square(model.apply(params, TOKENS)[0])))(params)["params"]
+        loss = jax.grad(lambda params: jnp.sum(jnp.square(model.apply(params, TOKENS)[0])))
+        return jax.jit(loss)(params)["params"]
 
     frozen, learned = gradient(model), gradient(learning)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(frozen["embedding"]))
@@ -101,12 +102,11 @@ def test_narrow_embeddings_train_and_decode():
     config = CONFIG.replace(embed_dim=4, max_positions=0)
     model = bj.LanguageModel(config)
     params = normals(model.init, TOKENS)
-    hidden, _ = model.apply(params, TOKENS, method="hidden")
-    assert hidden.shape == (1, 8, 4)
-    assert model.output_embedding(params).shape == (12, 4)
-    logits, _ = model.apply(params, TOKENS)
-    assert_close(hidden @ model.output_embedding(params).T, logits, FLOAT32)
     made = np.asarray(bj.generate(model, params, TOKENS, max_new_tokens=4))
-    whole = np.concatenate([np.asarray(TOKENS), made], axis=1)
-    logits = np.asarray(model.apply(params, whole[:, :-1])[0])
+    whole = np.concatenate([np.asarray(TOKENS), made], axis=1)[:, :-1]
+    hidden, _ = jax.jit(model.apply, static_argnames="method")(params, whole, method="hidden")
+    table = np.asarray(model.output_embedding(params))
+    assert (hidden.shape, table.shape) == ((1, 11, 4), (12, 4))
+    logits = np.asarray(model.apply(params, whole)[0])
+    assert_close(np.asarray(hidden) @ table.T, logits, FLOAT32)
     assert np.array_equal(logits[:, 7:].argmax(-1), made)

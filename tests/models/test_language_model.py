@@ -156,8 +156,8 @@ def test_padding_changes_nothing(model, apply, in_chunks, tokens):
 
 @pytest.mark.release
 def test_remat_changes_no_number(tokens, x64):
-    """Of two layers; tests/transformations has the other mixers."""
-    config = CONFIG.replace(dtype="float64", schedule="LA")
+    """Of one layer; tests/transformations has the other mixers."""
+    config = CONFIG.replace(dtype="float64", schedule="L")
     params = normals(bj.LanguageModel(config).init, tokens, dtype=np.float64)
 
     def gradients(config):
@@ -199,6 +199,7 @@ def test_bfloat16_is_close_and_keeps_float32_sums(params, tokens, whole):
     assert_close(logits, whole, 0.05)  # 8 bits through four layers
 
 
+@pytest.mark.release
 def test_a_model_is_differentiable_in_float64(params, tokens, whole, x64):
     """The same code in double precision, the arbiter for everything above: values, and a slope."""
     model = bj.LanguageModel(CONFIG.replace(dtype="float64"))
@@ -234,7 +235,7 @@ def test_tokens_out_of_range_give_nan(model, apply, tokens, whole):
 
 def test_steps_find_what_is_no_number_in_the_stream(model, apply, tokens, whole):
     """A token out of range is NaN, and spoils the rest of its text in every layer's state, and no other."""
-    bad, state = tokens[:, :5].copy(), model.init_state(2, 8)
+    bad, state = tokens[:, :5].copy(), model.init_state(2, LENGTH)
     bad[1, 2] = 99
     for t in range(5):
         logits, state = apply(bad[:, t : t + 1], state)

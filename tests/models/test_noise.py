@@ -20,7 +20,7 @@ TOKENS = np.random.default_rng(0).integers(0, 11, (2, 5)).astype(np.int32)
 CONFIG = bj.ModelConfig(
     vocab_size=11,
     d_model=8,
-    schedule="AA",
+    schedule="A",
     mixers={"A": MixerSpec("attention", {"num_heads": 2})},
     mlp_hidden=16,
     pad_vocab_multiple=1,
@@ -78,14 +78,13 @@ def test_without_its_branches_a_model_is_its_embedding(block):
 
 def test_without_its_branches_a_post_norm_model_is_its_norms():
     table, h = embedded("postnorm")
-    for layer in ("layers_0", "layers_1"):
-        for name in ("norm1", "norm2"):
-            h = norm(h) * scale_of("postnorm", layer, name)
+    for name in ("norm1", "norm2"):
+        h = norm(h) * scale_of("postnorm", "layers_0", name)
     assert_close(logits("postnorm", residual_dropout=ALL, embed_dropout=ALL)[1], h @ table.T, FLOAT32)
     # The first rate is of the first mixer's output, and of nothing else.
     alone = logits("postnorm", embed_dropout=ALL)[1]
     assert np.isfinite(alone).all()
-    assert np.abs(alone - h @ table.T).max() > 0.1
+    assert np.abs(alone - h @ table.T).max() > 0.05
 
 
 def test_stochastic_depth_drops_the_embedding_too():

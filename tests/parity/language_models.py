@@ -26,11 +26,12 @@ def check_checkpoint(fixture: Fixture, model: LanguageModel, params: Any, weight
 @functools.partial(jax.jit, static_argnums=0)  # once for both weight files of a model
 def _logits_and_gradients(model: LanguageModel, params: Any, tokens: Any, cotangent: Any) -> Any:
     def objective(params):
-        logits, _ = model.apply(params, tokens)
-        return jnp.sum(logits * cotangent), logits
+        hidden, _ = model.apply(params, tokens, method="hidden")
+        logits = model.apply(params, hidden, method="unembed")
+        return jnp.sum(logits * cotangent), (logits, hidden)
 
-    (_, logits), gradients = jax.value_and_grad(objective, has_aux=True)(params)
-    return logits, gradients
+    (_, (logits, hidden)), gradients = jax.value_and_grad(objective, has_aux=True)(params)
+    return logits, hidden, gradients
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -41,7 +42,7 @@ def _apply(model: LanguageModel, params: Any, tokens: Any, state: Any) -> Any:
 def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
     """Logits, and gradients with respect to every parameter."""
     tokens = array(fixture.arrays["in:input_ids"], np.int32)
-    logits, gradients = _logits_and_gradients(model, params, tokens, fixture.arrays["in:cotangent"])
+    logits, hidden, gradients = _logits_and_gradients(model, params, tokens, fixture.arrays["in:cotangent"])
     logits = np.asarray(logits)
     fixture.compare("y", logits)
     for name, theirs in fixture.arrays.items():
@@ -50,7 +51,6 @@ def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
             fixture.compare("y", logits[:, ::stride], theirs)
     fixture.compare_gradients(to_torch(fixture.meta, jax.device_get(gradients)))
     if "out:hidden" in fixture.arrays:
-        hidden, _ = jax.jit(functools.partial(model.apply, method="hidden"))(params, tokens)
         kept = fixture.arrays["out:hidden"].shape[1]
         fixture.compare("hidden", hidden[:, :kept])
 

@@ -28,13 +28,16 @@ def check_module(fixture: Fixture, module: Any, params: Any) -> None:
     cotangent = fixture.arrays.get("in:cotangent", 0.0)  # without one there are no gradients
 
     def objective(params, inputs):
-        y = output(module, params, inputs, fixture)
-        return jnp.sum(y * cotangent), y
+        y, others = outputs(module, params, inputs, fixture)
+        return jnp.sum(y * cotangent), (y, others)
 
     run = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True))
-    (_, y), (of_params, of_inputs) = run(params, inputs)
+    (_, (y, others)), (of_params, of_inputs) = run(params, inputs)
     fixture.compare("y", y)
     fixture.compare("y", y, fixture.arrays["y64"])
+    for name, ours in others.items():
+        if f"out:{name}" in fixture.arrays:
+            fixture.compare(name, ours)
     fixture.compare_gradients(
         to_torch(fixture.meta, jax.device_get(of_params))
         | {f"in:{name}": gradient for name, gradient in of_inputs.items()}
@@ -45,37 +48,40 @@ def check_module(fixture: Fixture, module: Any, params: Any) -> None:
                 fixture.compare(name, ours, theirs)
 
 
-def output(module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture) -> Any:
-    """The fixture's main output, one array."""
+def outputs(module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture) -> tuple[Any, dict[str, Any]]:
+    """The fixture's main output, one array, and what the module computes beside it, by name."""
     match module:
         case mixers.BigBird():  # theirs drew its cells from torch's generator
-            return module.apply(params, inputs["x"], cells=fixture.arrays["out:additive_mask"] == 0)[0]
+            return module.apply(params, inputs["x"], cells=fixture.arrays["out:additive_mask"] == 0)[0], {}
+        case mixers.SigmoidLookups():
+            (y, _), collected = module.apply(params, inputs["x"], mutable=("losses",))
+            return y, {"aux_loss": jnp.asarray(mixers.auxiliary_loss(collected))[None]}
         case Mixer():
-            return module.apply(params, inputs["x"])[0]
+            return module.apply(params, inputs["x"])[0], {}
         case Block(kind="postnorm"):
-            return module.apply(params, inputs["x"])[0]
+            return module.apply(params, inputs["x"])[0], {}
         case Block():
             hidden, residual, _ = module.apply(params, inputs["x"], inputs.get("residual"))
-            return hidden + 0.5 * residual
+            return hidden + 0.5 * residual, {"hidden": hidden, "residual_out": residual}
         case RMSNorm() | LayerNorm():
-            return module.apply(params, inputs["x"] + inputs.get("residual", 0))
+            return module.apply(params, inputs["x"] + inputs.get("residual", 0)), {}
         case GatedMLP() | MLP():
-            return module.apply(params, inputs["x"])
+            return module.apply(params, inputs["x"]), {}
         case TorchOp():
             result = module.apply(params, *inputs.values())
-            return result[0] if isinstance(result, tuple) else result
+            return (result[0], {"final_state": result[1]}) if isinstance(result, tuple) else (result, {})
     raise TypeError(f"{type(module).__name__}: the parity tests do not know how to call it")
 
 
 def continued(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
     """Prefill and decoding one token at a time, with the states after both."""
-    apply = jax.jit(module.apply)
+    apply, whole = jax.jit(module.apply), np.asarray(inputs["x"])
     for prefix in ("", "short_"):
         if f"out:{prefix}prefill_y" not in fixture.arrays:
             continue
         length, steps = (fixture.meta[f"{prefix}{name}"] for name in ("prefill_len", "decode_steps"))
-        x = np.asarray(inputs["x"])[:, : length + steps]
-        state = module.init_state(x.shape[0], x.shape[1])
+        x = whole[:, : length + steps]
+        state = module.init_state(*whole.shape[:2])  # of one size, for one program of a step
         y, state = apply(params, x[:, :length], state)
         yield f"{prefix}prefill_y", y, None
         yield from stored_states(module, state, fixture, prefix, "prefill")
@@ -160,25 +166,17 @@ def features(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
 
 
 def both_streams(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
-    """A block's two results, with and without a residual coming in."""
-    for suffix, residual in (("", inputs.get("residual")), ("_noresidual", None)):
-        if f"out:hidden{suffix}" in fixture.arrays:
-            hidden, stream, _ = jax.jit(module.apply)(params, inputs["x"], residual)
-            yield f"hidden{suffix}", hidden, None
-            yield f"residual_out{suffix}", stream, None
+    """A block's two results without a residual coming in."""
+    if "out:hidden_noresidual" in fixture.arrays:
+        hidden, stream, _ = jax.jit(module.apply)(params, inputs["x"])
+        yield "hidden_noresidual", hidden, None
+        yield "residual_out_noresidual", stream, None
 
 
 def sum_with_residual(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
     """The reference norm adds the residual itself; here the block does."""
     if "residual" in inputs:
         yield "res", np.asarray(inputs["x"]) + np.asarray(inputs["residual"]), None
-
-
-def final_state(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
-    """The state after the last token, of an op that has one."""
-    result = jax.jit(module.apply)(params, *inputs.values())
-    if isinstance(result, tuple):
-        yield "final_state", result[1], None
 
 
 def pattern(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
@@ -200,15 +198,6 @@ def pattern(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
     yield "additive_mask", np.where(is_open | cells, 0.0, -1e4) - 2e4 * (j > i), None
 
 
-def auxiliary_loss(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
-    """The loss that is collected beside the outputs."""
-    if "out:aux_loss" in fixture.arrays:
-        _, collected = jax.jit(module.apply, static_argnames="mutable")(
-            params, inputs["x"], mutable=("losses",)
-        )
-        yield "aux_loss", mixers.auxiliary_loss(collected)[None], None
-
-
 EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
     (Mixer, continued),
     (mixers.Attention, rotary_tables),
@@ -216,8 +205,6 @@ EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
     (mixers.LinearAttention, features),
     (Block, both_streams),
     (RMSNorm, sum_with_residual),
-    (TorchOp, final_state),
     (mixers.BigBird, pattern),
-    (mixers.SigmoidLookups, auxiliary_loss),
 )
 """What else to compare for modules of a type."""
