@@ -44,14 +44,14 @@ def make_requests():
 REQUESTS = make_requests()
 
 
-@pytest.fixture(scope="module", params=["CLS", "CA"])
+@pytest.fixture(scope="module", params=["C", "A"])
 def tiny(request):
     return make_tiny(request.param)
 
 
 @pytest.fixture(scope="module")
 def mixed():
-    return make_tiny("CLS")
+    return make_tiny("C")
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +151,8 @@ def test_wrong_requests_are_named(mixed):
 
 def test_models_that_cannot_score_are_refused(mixed):
     config = mixed.model.config
-    both = LanguageModel(config.with_mixer("nystrom", [1], causal=False))
-    with pytest.raises(ValueError, match="layer 1, nystrom': expected causal mixers only"):
+    both = LanguageModel(config.with_mixer("nystrom", [0], causal=False))
+    with pytest.raises(ValueError, match="layer 0, nystrom': expected causal mixers only"):
         list(score_continuations(both, None, REQUESTS))
     short = LanguageModel(config.replace(max_positions=8))
     with pytest.raises(
