@@ -22,14 +22,15 @@ MIXERS = slow_but(["linear_attention"], ["linear_attention", "gla", "rwkv7"], co
 PROGRAM = """
 import json, sys
 import based_jax as bj
-import jax, jax.numpy as jnp
+import jax
 import numpy as np
+from based_jax.testing.arrays import normals
 
 x = np.random.default_rng(0).standard_normal((32, 32, 64)).astype(np.float32)
 name = sys.argv[1]
 options = {} if name == "rwkv7" else {"num_heads": 4}
 mixer = bj.mixers.make(name, d_model=64, **options)
-variables = jax.jit(mixer.init)(jax.random.key(0), x[:1])
+variables = normals(mixer.init, x[:1])
 many = jax.jit(lambda v, x: mixer.apply(v, x, mixer.init_state(len(x), 64))[0])(variables, x)
 few = jax.jit(lambda v, x: mixer.apply(v, x)[0])(variables, x[:2])
 print(json.dumps([np.asarray(many[:2]).tolist(), np.asarray(few).tolist()]))

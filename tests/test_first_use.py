@@ -30,6 +30,7 @@ def test_public_names_of_ops_are_no_modules_and_no_helpers():
     assert not [name for name in dir(ops) if name.startswith("_") or inspect.ismodule(getattr(ops, name))]
 
 
+@pytest.mark.release
 def test_a_fresh_process_loads_what_it_uses():
     run_python(PROGRAM)
 

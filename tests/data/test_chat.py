@@ -77,7 +77,11 @@ def test_templates_refuse_conversations(open_chat):
     [
         ("{{ messages", "TemplateSyntaxError: unexpected end of template"),
         ("{% for m in messages %}", "TemplateSyntaxError: Unexpected end of template"),
-        ("{{ 2 ** (10 ** 9) }}", "expected one that needs at most 2 seconds and 512 MiB"),
+        pytest.param(
+            "{{ 2 ** (10 ** 9) }}",
+            "expected one that needs at most 2 seconds and 512 MiB",
+            marks=pytest.mark.release,  # two seconds, as the next test
+        ),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ ''['__class__'] }}{{ cycler.__init__.__globals__ }}", "SecurityError"),

@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,6 +17,7 @@ from based_jax.models.classifier import AutoEncoder
 from based_jax.training.commands import synthetic
 from based_jax.training.mqar import sweep
 from tests.arrays import normals
+from tests.marks import release_but
 
 
 def recall(task, row):
@@ -88,48 +91,65 @@ def memory(task, row):
     return [token for key in row[::2] for token in (IGNORE, mapping[key])]
 
 
-LAWS = [
-    (tasks.InContextRecall(9, 300, 12), recall),
-    (tasks.NoisyInContextRecall(14, 300, 24, 6, 0.5), recall),
-    (tasks.FuzzyInContextRecall(10, 300, 30), fuzzy),
-    (tasks.FuzzyInContextRecall(6, 300, 12, 2, 1), fuzzy),
-    (tasks.SelectiveCopying(6, 300, 12, 4), copying),
-    (tasks.Compression(5, 300, 7), lambda task, row: [*row[:-1], IGNORE]),
-    (tasks.Memorization(10, 300, 8), memory),
-    (tasks.JointRecall(300, 3, 2, 4), joint),
-    (tasks.Permutations(300, 7, 2), permuted),
-    (tasks.Permutations(300, 9, 4), permuted),
-]
+PAGE = Path(__file__).parents[2] / "docs" / "recall.md"
+GUIDE = dict(re.findall(r"^\| `(\w+\(.*?\))` \| `([^`]*)` \|", PAGE.read_text(encoding="utf-8"), flags=re.M))
+"""The example rows of the guide: settings -> the first row that they draw with seed 0"""
 
 
-@pytest.mark.parametrize(("task", "labels_of"), LAWS)
-def test_labels_follow_from_the_definition(task, labels_of):
+def example(task) -> str:
+    segment = task.build(0)
+    first = zip(np.asarray(segment.inputs)[0], np.asarray(segment.labels)[0], strict=True)
+    return " ".join(f"{token}" if label == IGNORE else f"{token}→{label}" for token, label in first)
+
+
+LAWS = {
+    "InContextRecall(8, length=12)": recall,
+    "NoisyInContextRecall(12, length=16, noise_vocab_size=4)": recall,
+    "FuzzyInContextRecall(10, length=16, key_motif=2, value_motif=2)": fuzzy,
+    "SelectiveCopying(6, length=12, num_copied=3)": copying,
+    "Compression(5, length=6)": lambda task, row: [*row[:-1], IGNORE],
+    "Memorization(9, length=8)": memory,
+    "JointRecall(num_contexts=2, num_keys=2, num_values=3)": joint,
+    "Permutations(length=8, degree=3)": permuted,
+}
+MORE = {
+    "NoisyInContextRecall(14, 1000, 24, 6, 0.5)": recall,
+    "FuzzyInContextRecall(10, 1000, 30)": fuzzy,
+    "FuzzyInContextRecall(6, 1000, 12, 2, 1)": fuzzy,
+    "JointRecall(1000, 3, 2, 4)": joint,
+    "Permutations(1000, 9, 4)": permuted,
+}
+
+
+@pytest.mark.parametrize("settings", release_but(LAWS, LAWS | MORE))
+def test_labels_follow_from_the_definition(settings):
+    task, labels_of = eval(settings, vars(tasks)), (LAWS | MORE)[settings]
     segment = task.build(5)
     inputs, labels = np.asarray(segment.inputs), np.asarray(segment.labels)
-    assert inputs.shape == labels.shape == (300, task.length)
+    assert inputs.shape == labels.shape == (1000, task.length)
     assert (inputs.min(), inputs.max()) == (0, task.vocab_size - 1)
     for row, expected in zip(inputs.tolist(), labels.tolist(), strict=True):
         assert labels_of(task, row) == expected
     assert not np.array_equal(inputs, task.build(6).inputs)
-    with jax.enable_x64(True):
-        again = task.build(5)
-    assert again.inputs.dtype == again.labels.dtype == np.int32
-    assert np.array_equal(again.inputs, inputs)
-    assert np.array_equal(again.labels, labels)
+    assert settings in MORE or example(task) == GUIDE[settings]
+    with jax.enable_x64(True):  # may change neither the dtypes nor what is drawn
+        drawing = jax.make_jaxpr(task.draw)(jax.random.key(0))
+    assert [x.dtype for x in drawing.out_avals] == [np.int32, np.int32]
+    assert not re.search(r"\b[fu]64\[", str(drawing))
 
 
 def test_shares():
     """Noise, sizes of keys and products are as frequent as the definitions say, to 5 standard deviations."""
-    inputs = np.asarray(tasks.NoisyInContextRecall(num_examples=2000).build(0).inputs)
-    noisy = (inputs >= 16)[:, ::2]
+    inputs = np.asarray(tasks.NoisyInContextRecall(12, length=16, noise_vocab_size=4).build(1).inputs)
+    noisy = (inputs >= 8)[:, ::2]
     assert not noisy[:, -1].any()
-    assert abs(noisy[:, :-1].mean() - 0.2 * 62 / 63) < 5 * 0.4 / np.sqrt(2000 * 63)
+    assert abs(noisy[:, :-1].mean() - 0.2 * 6 / 7) < 5 * 0.4 / np.sqrt(1000 * 7)
     rows = np.asarray(tasks.FuzzyInContextRecall(num_examples=500).build(0).inputs).tolist()
     runs = (itertools.groupby(row, lambda token: token < 7) for row in rows)
     sizes = [len([*group]) for groups in runs for is_key, group in groups if is_key]
     assert np.allclose(np.bincount(sizes)[1:] / len(sizes), 1 / 3, atol=5 * 0.5 / np.sqrt(len(sizes)) + 0.01)
-    products = np.asarray(tasks.Permutations(3000, 8, 3).build(0).labels)
-    assert np.allclose(np.bincount(products[:, -1]) / 3000, 1 / 6, atol=5 * 0.4 / np.sqrt(3000))
+    products = np.asarray(tasks.Permutations(length=8, degree=3).build(0).labels)
+    assert np.allclose(np.bincount(products[:, -1]) / 1000, 1 / 6, atol=5 * 0.4 / np.sqrt(1000))
 
 
 def test_compression_is_decoded_from_the_last_output(tmp_path, monkeypatch):

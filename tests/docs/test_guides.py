@@ -1,14 +1,17 @@
 """The guides' Python blocks run, page by page, top to bottom."""
 
+import functools
 import re
 from pathlib import Path
 
 import pytest
 
+from based_jax import testing
 from based_jax.mixers import registry
 from based_jax.models import presets
 from based_jax.ops import feature_maps
 from based_jax.ops.core import implementations
+from based_jax.testing import mixer
 from tests.marks import slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +34,16 @@ def name_of(page: Path) -> str:
 def shallow(monkeypatch, request):
     """The smallest preset with one layer, or in the slow run one of each kind: they take long to compile."""
     tiny = presets.get("based-tiny")
-    schedule = "".join(sorted(tiny.mixers)) if request.config.getoption("--run-slow") else "L"
+    schedule = "".join(sorted(tiny.mixers)) if request.config.getoption("--run-slow") else "C"
     monkeypatch.setitem(presets._presets(), "based-tiny", tiny.replace(schedule=schedule))
+
+
+@pytest.fixture
+def fewer_laws(monkeypatch, request):
+    """Mixers are checked with short rows, and not in all forms of calls, unless in the slow run."""
+    if not request.config.getoption("--run-slow"):
+        monkeypatch.delitem(mixer._CHECKS, "calls of all forms")
+        monkeypatch.setattr(testing, "check_mixer", functools.partial(mixer.check_mixer, length=24))
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ def registry_of_its_own(monkeypatch):
     slow_but([page for page in PAGES if name_of(page) not in SLOW], PAGES),
     ids=name_of,
 )
-def test_python_blocks_run(page, unchecked, shallow, registry_of_its_own, monkeypatch):
+def test_python_blocks_run(page, unchecked, shallow, fewer_laws, registry_of_its_own, monkeypatch):
     monkeypatch.chdir(ROOT)
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):

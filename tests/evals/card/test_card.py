@@ -81,8 +81,9 @@ def of_nnx(strength: float):
 
 
 @pytest.mark.parametrize("make", [of_equinox, of_nnx])
-def test_a_model_of_another_library(make, tmp_path):
+def test_a_model_of_another_library(make, tmp_path, monkeypatch):
     """An induction head: it recalls everything, and nothing once it is switched off."""
+    monkeypatch.setattr(plot, "missing", lambda: "no figure")
     known = {"parts": {"head": make(0.0)}, "state_bytes": lambda length: 4 * length}
     card = bj.evals.recall_card(make(20.0), vocab_size=VOCAB, name="head", **known, **SMALL)
     assert card["model"] == {"source": "callable"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from based_jax.evals.lm_eval import continuations
 from based_jax.evals.lm_eval.continuations import Request, score_continuations
-from based_jax.mixers.gated_conv import GatedConv
+from based_jax.mixers import Attention
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import LENGTH, make_tiny
 
@@ -44,14 +44,14 @@ def make_requests():
 REQUESTS = make_requests()
 
 
-@pytest.fixture(scope="module", params=["CLS", "CA"])
+@pytest.fixture(scope="module", params=["C", "A"])
 def tiny(request):
     return make_tiny(request.param)
 
 
 @pytest.fixture(scope="module")
-def mixed():
-    return make_tiny("CLS")
+def attending():
+    return make_tiny("A")
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +98,15 @@ def test_each_request_as_if_alone(tiny, alone, batch_size):
 
 @given(st.data())
 @settings(max_examples=6)
-def test_sharing_changes_nothing(mixed, data):
+def test_sharing_changes_nothing(attending, data):
     cuts = st.tuples(st.integers(15, len(HEADER)), st.lists(st.integers(0, 2), max_size=3), st.integers(1, 6))
     requests = [
         Request([*HEADER[:cut], *middle], HEADER[-count:])
         for cut, middle, count in data.draw(st.lists(cuts, min_size=1, max_size=6))
     ]
-    together = scores(mixed, requests, batch_size=4)
+    together = scores(attending, requests, batch_size=4)
     for request, one in zip(requests, together, strict=True):
-        (apart,) = scores(mixed, [request], batch_size=4)
+        (apart,) = scores(attending, [request], batch_size=4)
         assert one.log_prob == pytest.approx(apart.log_prob, abs=TOLERANCE)
 
 
@@ -123,24 +123,24 @@ def calls(monkeypatch):
     return sizes
 
 
-def test_what_is_shared_is_read_once(mixed, calls):
-    scores(mixed, REQUESTS[:6], batch_size=4)
+def test_what_is_shared_is_read_once(attending, calls):
+    scores(attending, REQUESTS[:6], batch_size=4)
     # The header; two questions (and two rows to fill up: 4 are a batch); choices but for their last tokens.
     assert calls == [[18], [17] * 4, [6, 6, 3, 3]]
 
 
-def test_models_without_states_are_passed_over_whole(mixed, monkeypatch):
-    expected = [score.log_prob for score in scores(mixed, REQUESTS[:3], batch_size=4)]
-    monkeypatch.setattr(GatedConv, "stateful", False)
+def test_models_without_states_are_passed_over_whole(attending, monkeypatch):
+    expected = [score.log_prob for score in scores(attending, REQUESTS[:3], batch_size=4)]
+    monkeypatch.setattr(Attention, "stateful", False)
     monkeypatch.setattr(LanguageModel, "init_state", None)
-    found = [score.log_prob for score in scores(mixed, REQUESTS[:3], batch_size=4)]
+    found = [score.log_prob for score in scores(attending, REQUESTS[:3], batch_size=4)]
     assert found == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_wrong_requests_are_named(mixed):
+def test_wrong_requests_are_named(attending):
     def message(*requests, **options):
         with pytest.raises(ValueError, match="expected") as error:
-            list(score_continuations(mixed.model, mixed.params, requests, **options))
+            list(score_continuations(attending.model, attending.params, requests, **options))
         return str(error.value)
 
     assert message(Request([], [1])).startswith("request 0, context = []: expected at least one token")
@@ -149,16 +149,16 @@ def test_wrong_requests_are_named(mixed):
     assert message(REQUESTS[0], batch_size=0) == "batch_size = 0: expected at least 1"
 
 
-def test_models_that_cannot_score_are_refused(mixed):
-    config = mixed.model.config
-    both = LanguageModel(config.with_mixer("nystrom", [1], causal=False))
-    with pytest.raises(ValueError, match="layer 1, nystrom': expected causal mixers only"):
+def test_models_that_cannot_score_are_refused(attending):
+    config = attending.model.config
+    both = LanguageModel(config.with_mixer("nystrom", [0], causal=False))
+    with pytest.raises(ValueError, match="layer 0, nystrom': expected causal mixers only"):
         list(score_continuations(both, None, REQUESTS))
     short = LanguageModel(config.replace(max_positions=8))
     with pytest.raises(
         ValueError, match="tokens of a request = 9: expected at most 8, the model's longest text"
     ):
         list(score_continuations(short, None, [Request([1] * 8, [1, 2])]))
-    broken = jax.tree.map(lambda leaf: leaf * np.nan, mixed.params)
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, attending.params)
     with pytest.raises(ValueError, match="expected finite losses"):
-        list(score_continuations(mixed.model, broken, REQUESTS[:1], batch_size=1))
+        list(score_continuations(attending.model, broken, REQUESTS[:1], batch_size=1))

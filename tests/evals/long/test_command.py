@@ -25,8 +25,8 @@ BYTES = load_tokenizer("byte")
 CONFIG = ModelConfig(
     BYTES.vocab_size,
     16,
-    "LA",
-    {"L": MixerSpec("linear_attention", {"num_heads": 2}), "A": MixerSpec("attention", {"num_heads": 2})},
+    "CA",
+    {"C": MixerSpec("gated_conv"), "A": MixerSpec("attention", {"num_heads": 2})},
     mlp_hidden=16,
 )
 MODEL = bj.LanguageModel(CONFIG)
@@ -60,7 +60,7 @@ def readers():
         yield reader
 
 
-@pytest.mark.parametrize("off", release_but([None], [None, "linear_attention"]))
+@pytest.mark.parametrize("off", release_but([None], [None, "gated_conv"]))
 def test_answers_are_those_of_whole_forward_passes(saved, readers, off):
     _, params = saved
     asked = ("multi_value", 300), ("dna", 310)
@@ -123,17 +123,17 @@ def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
     both = json.loads(run(saved[0], tmp_path, *flags))
     assert (tmp_path / "tiny.jsonl").read_text().splitlines()[:2] == lines
     assert "has 2 of 6 questions" in capsys.readouterr().err
-    assert [cell["off"] for cell in both["cells"]] == [None, "linear_attention", "attention"]
+    assert [cell["off"] for cell in both["cells"]] == [None, "gated_conv", "attention"]
     assert both["cells"][0] == json.loads(first)["cells"][0]
     page = (tmp_path / "index.html").read_text()
-    assert "linear_attention" in page
+    assert "gated_conv" in page
     assert "Right first, by depth" in page
 
 
 def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
     tokenizer = load_tokenizer("dna")
-    mixers = {"L": MixerSpec("linear_attention", {"num_heads": 2})}
-    model = bj.LanguageModel(ModelConfig(tokenizer.vocab_size, 16, "L", mixers, mlp_hidden=16))
+    mixers = {"C": MixerSpec("gated_conv")}
+    model = bj.LanguageModel(ModelConfig(tokenizer.vocab_size, 16, "C", mixers, mlp_hidden=16))
     checkpoint, genome = tmp_path / "tiny", tmp_path / "genome.fa"
     bj.save_pretrained(checkpoint, model, normals(model.init, np.zeros((1, 8), np.int32)))
     tokenizer.save(checkpoint)

@@ -52,7 +52,7 @@ def run(prompts=PROMPTS, generator=None, path=None, digest="run", **options):
 
 @pytest.fixture(scope="module")
 def model():
-    return make_bytes("CL")
+    return make_bytes("L")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from based_jax.generate import Engine, Event, Full, PrefixCache, Request, Sample
 from based_jax.generate.states import token_limit
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from tests.arrays import array
 from tests.generate.answers import ENGINE, check
 from tests.generate.tiny import MIXERS
 
@@ -22,10 +23,34 @@ def engine(wide, x64):
     return Engine(wide.model, wide.params, **ENGINE)
 
 
-@pytest.fixture(scope="module")
-def simple(tiny):
-    """A model without caches that grow, which compiles fast."""
-    return tiny("C")
+def test_no_request_waits_for_a_compilation_after_the_warm_up(engine):
+    """First, since it compiles the programs that the other tests use."""
+    engine.warm_up()
+    with compilations() as compiled:
+        engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
+        engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])
+        engine.run([Request([1] * 9, 0, logprobs=1, prompt_logprobs=True)])
+        ticket = engine.submit(Request([1], 5))
+        engine.step()
+        assert engine.cancel(ticket)
+        engine.step()
+        assert compiled == []
+
+
+@contextlib.contextmanager
+def compilations():
+    """The seconds of each compilation, those of mere transfers left out."""
+    seconds = []
+
+    def note(event, duration, fun_name="", **_):
+        if event == "/jax/core/compile/backend_compile_duration" and fun_name != "jit(stage)":
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def test_stops(wide, engine):
@@ -173,11 +198,11 @@ def test_a_request_is_a_value():
     assert hash(request) == hash(Request((1, 2), stop_tokens=[3]))
 
 
-def test_wrong_options(simple):
+def test_wrong_options(wide):
     zeros = dict.fromkeys(("slots", "max_length", "prefill_chunk", "max_waiting"), 0)
     for name, value in (zeros | {"decode_chunk": 1.5, "top_logprobs": 51}).items():
         with pytest.raises(ValueError, match=f"^{name} = {value}: expected an integer"):
-            Engine(simple.model, simple.params, **{name: value})
+            Engine(wide.model, wide.params, **{name: value})
 
 
 def test_how_long_a_text_can_be():
@@ -213,44 +238,14 @@ def test_prompts_continue_after_what_the_prefix_cache_knows(wide, x64):
     assert engine.stats().prefilled_tokens == 26 + 1 + 0 + 7
 
 
-def test_logits_that_are_no_numbers(simple):
-    spoiled = jax.tree.map(lambda leaf: leaf * np.nan, simple.params)
-    engine = Engine(simple.model, spoiled, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
+def test_logits_that_are_no_numbers(wide, x64):
+    spoiled = jax.tree.map(lambda leaf: array(np.full(leaf.shape, np.nan), leaf.dtype), wide.params)
+    engine = Engine(wide.model, spoiled, **ENGINE)
     answers = engine.run([Request([1, 2], 5), Request([3], 1, Sampler(1.0), logprobs=2)])
     assert answers == [((), (), "failed", (), None)] * 2
     (scored,) = engine.run([Request([1, 2], 0, logprobs=1, prompt_logprobs=True)])
     assert scored == ((), (), "failed", (), None)
     assert engine.stats().free == 2
-
-
-def test_no_request_waits_for_a_compilation_after_the_warm_up(simple):
-    engine = Engine(simple.model, simple.params, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
-    engine.warm_up()
-    with compilations() as compiled:
-        engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
-        engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])
-        engine.run([Request([1] * 9, 0, logprobs=1, prompt_logprobs=True)])
-        ticket = engine.submit(Request([1], 5))
-        engine.step()
-        assert engine.cancel(ticket)
-        engine.step()
-        assert compiled == []
-
-
-@contextlib.contextmanager
-def compilations():
-    """The seconds of each compilation, those of mere transfers left out."""
-    seconds = []
-
-    def note(event, duration, fun_name="", **_):
-        if event == "/jax/core/compile/backend_compile_duration" and fun_name != "jit(stage)":
-            seconds.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        yield seconds
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def test_an_interrupted_run_leaves_an_idle_engine(engine, monkeypatch):

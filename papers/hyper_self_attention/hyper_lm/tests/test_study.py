@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 
+from based_jax import plot
 from based_jax.command import parse
 from based_jax.experiments.results import read
 from based_jax.experiments.runner import Slot
@@ -134,7 +135,7 @@ def command(tmp_path, monkeypatch):
     return run
 
 
-def test_a_study_to_its_end_and_again(command, capsys):
+def test_a_study_to_its_end_and_again(command, capsys, monkeypatch):
     status, out = command("--families", "SA,HA,HFA A=3")
     assert status == 1
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
@@ -151,6 +152,7 @@ def test_a_study_to_its_end_and_again(command, capsys):
     assert "perplexity 40.447" in capsys.readouterr().err
 
     # What has a result is not trained again, what failed is.
+    monkeypatch.setattr(plot, "missing", lambda: "no figure")
     assert command("--retry", "--families", "SA,HFA A=3")[0] == 1
     assert "1 models to train" in capsys.readouterr().err
     assert len((out / "results.jsonl").read_text().splitlines()) == len(rows)
@@ -184,7 +186,8 @@ STUDY = ROOT / "papers" / "hyper_self_attention" / "hyper_lm"
 KEPT = STUDY / "results"
 
 
-def test_the_page_that_is_kept_here_is_of_the_records(tmp_path):
+def test_the_page_that_is_kept_here_is_of_the_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(plot, "draw", lambda *_, **options: None)
     text = report.write("cpu", read(KEPT / "results.jsonl"), tmp_path)[-1].read_text()
     assert text.replace(str(tmp_path), str(KEPT.relative_to(ROOT))) == (KEPT / "README.md").read_text()
 
