@@ -241,8 +241,8 @@ def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if is_description(name) or name in SPELLINGS.get(name_of_class, ()):
             continue
-        is_text = isinstance(value, str) and " " in value
-        expected = f"one of {', '.join(sorted(table))}{nearest(name, list(table))}"
-        expect(name in table or is_text, f"argument of {name_of_class}", name, expected)
         if name in table:
             expect_supported(table[name], value)
+        elif not (isinstance(value, str) and " " in value):
+            expected = f"one of {', '.join(sorted(table))}{nearest(name, list(table))}"
+            expect(False, f"argument of {name_of_class}", name, expected)

@@ -30,7 +30,7 @@ from based_jax.data.tasks.mqar import MQAR, Forgetting, RecallProbe, RepeatedCon
 from based_jax.data.tasks.task import IGNORE as IGNORE
 from based_jax.data.tasks.task import Segment as Segment
 from based_jax.data.tasks.task import Task as Task
-from based_jax.validate import expect, expect_choice, nearest
+from based_jax.validate import expect, expect_choice
 
 TASKS: Mapping[str, type[Task]] = MappingProxyType(
     {
@@ -78,8 +78,7 @@ def make_task(name: str, settings: Mapping[str, Any]) -> Task:
     """
     known = task_settings(name)
     for key, value in settings.items():
-        expected = f"one of {', '.join(map(repr, known))}{nearest(key, list(known))}"
-        expect(key in known, f"setting of {name}", key, expected)
+        expect_choice(f"setting of {name}", key, list(known))
         kind = type(known[key])
         fits = type(value) is kind or (kind is float and type(value) is int)
         expect(fits, f"{key} of {name}", value, f"a value of type {kind.__name__}")
