@@ -20,7 +20,6 @@ from pallas_kernels.taylor_attention import mosaic_support
 from tests.arrays import array
 from tests.kernels import sharded
 from tests.kernels.toy import Device
-from tests.marks import release_but
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, assert_close
 
@@ -72,7 +71,8 @@ def check_vmapped() -> None:
 
 
 @needs_mosaic
-@pytest.mark.parametrize("check", release_but([check_vmapped], [check_vmapped, check_packed]))
+@pytest.mark.release
+@pytest.mark.parametrize("check", [check_vmapped, check_packed])
 def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
     code = f"from tests.kernels import test_mosaic_taylor as test; test.{check.__name__}()"

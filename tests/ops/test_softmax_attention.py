@@ -156,7 +156,7 @@ class TestSoftmaxAttention(Contract):
 class TestCache(TestSoftmaxAttention):
     """Rows that have come differently far, some nowhere."""
 
-    cases = slow_but(CACHES[:2], CACHES)
+    cases = slow_but(CACHES[:3], CACHES, core=CACHES[:2])
     state = ("keys", "values")
     forgets = False
     test_split, test_one_token = Contract.test_split, Contract.test_one_token

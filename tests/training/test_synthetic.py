@@ -91,6 +91,7 @@ def test_every_task_of_tokens_trains_a_step(name, programs):
     assert after[0] < losses[0]
 
 
+@pytest.mark.release
 def test_stacked_trains_a_model_of_vectors():
     """Losses and accuracy against the table, which the step leaves alone."""
     flags = {"task": "stacked:embedding_dim=6", "vocab_size": 10, "pairs": 3, "dropout": 0.0}
