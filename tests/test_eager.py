@@ -198,10 +198,9 @@ def test_ops_compile_once(compilations, name):
 
 
 CASES = MIXERS | {"input_conv": {}}
-FEW = ["delta_net", "linear_attention", "long_conv", "mamba"]
 
 
-@pytest.mark.parametrize("case", slow_but(FEW, CASES, core=["linear_attention", "long_conv"]))
+@pytest.mark.parametrize("case", slow_but(["linear_attention", "long_conv"], CASES))
 def test_mixers_compile_once(compilations, case):
     mixer = mixers.make(case.partition("-")[0], d_model=CHANNELS * 3, **CASES[case])
     x = drawn(BATCH, 13, mixer.d_model)
@@ -231,6 +230,7 @@ def test_a_compiled_mixer_still_names_what_depends_on_values():
     MIXER.apply(PARAMETERS, X, state, mask=IDS == 2)  # masked tokens take no capacity
 
 
+@pytest.mark.release
 def test_who_watches_the_methods_of_a_mixer_sees_every_call():
     calls = []
 

@@ -36,7 +36,7 @@ CONFIG = ModelConfig(
 )
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_ops_mixers_and_models():
     """Compiling takes most of the time: a few programs here, all of them in the tests below."""
     inside_a_process(f"ops('Explicit', {OPS}); model('Explicit', schedule='C')")

@@ -49,6 +49,7 @@ def test_wrong_flags_are_named(flags):
         run(*flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_figures_are_drawn(name, tmp_path, capsys):
     pytest.importorskip("matplotlib")

@@ -108,6 +108,7 @@ def test_a_call_decodes_the_same_positions_however_often_it_is_timed():
         assert int(state[0].stream.length[0]) == 8
 
 
+@pytest.mark.slow
 def test_weights_are_stored_as_for_decoding():
     """All layers, of which one of each kind is traced: as of casting the whole model's parameters."""
     config = decode_models.model_config(BASED, "tiny", "bfloat16")

@@ -57,6 +57,7 @@ def bare_run(folder: Path, *flags: str) -> dict[str, Any]:
     return json.loads((folder / "gpu.json").read_text())
 
 
+@pytest.mark.slow
 def test_it_starts_with_few_packages(tmp_path):
     result = bare_run(tmp_path, "--sections", "machine")
     assert result["complete"]
@@ -265,6 +266,7 @@ def test_the_candidates_of_several_steps_compile_before_the_first_is_timed():
     assert rows_of(s) == [(name, "a", "measured") for name in "abc"]
 
 
+@pytest.mark.slow
 def test_torch_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     row = {"what": "a", "status": "measured", "seconds": 0.5, "batch": 4, "length": 8192}
     code = f"import sys, time; print({json.dumps(row)!r}); print('Error: no memory'); sys.exit(3)"

@@ -46,7 +46,7 @@ def test_a_mixer_without_a_state_makes_no_steps(monkeypatch):
     assert mixer.state_size(8) == {"state_bytes": None, "state_floats": None}
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mixers.names())
 def test_every_mixer_can_be_traced(name):
     """Also those that read token ids."""

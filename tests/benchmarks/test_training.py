@@ -73,6 +73,7 @@ def test_ratios_are_of_all_models_together_and_carry_the_spread_of_both():
     assert training.ratios(training.TRAIN, [ours, theirs], "torch")(ours) == "2.00 ± 0.10"
 
 
+@pytest.mark.slow
 def test_a_call_goes_on_where_the_last_one_ended():
     program = mqar.Workload(mqar.Mqar(**SIZES["mqar"]), "attention").program(2)
     for calls in (1, 2):
@@ -102,6 +103,7 @@ def test_torch_computes_the_same_losses():
     np.testing.assert_allclose(workload.losses, workload.torch_losses("torch"), rtol=AGREEMENT)
 
 
+@pytest.mark.slow
 def test_the_default_models_have_about_five_million_parameters_in_every_variant():
     for model in train.MODELS:
         for _, changes in train.VARIANTS.values():

@@ -93,6 +93,7 @@ def test_a_dry_run_prints_the_plan(run, folder):
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_and_its_next_line(run, folder):
     plain, flags = "elsewhere.mixers:Plain:kernel_size=3", ["--scale", "smoke", "--out", "out"]
     done = run(plain, "based", *flags, "--epochs", 8)

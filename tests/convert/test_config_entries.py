@@ -12,7 +12,7 @@ from based_jax.convert.configs import model_config
 from based_jax.convert.options import default_of, tables
 from based_jax.convert.references.zoology_models import language_model
 from tests.convert.random_models import changed, layers
-from tests.marks import release_but
+from tests.marks import slow_but
 
 BASED = "based.models.mixers"
 TAYLOR = f"{BASED}.linear_attention.TaylorExp"
@@ -280,7 +280,7 @@ def outcomes(name: str) -> Iterator[tuple[str, str, str]]:
             yield entry, option.status, "same" if is_same else "changed"
 
 
-@pytest.mark.parametrize("name", release_but(CORE, LEVELS))
+@pytest.mark.parametrize("name", slow_but(CORE, LEVELS))
 def test_entries_do_what_the_tables_say(name):
     expected = {"ignored": {"same"}, "refused": {"refused"}}
     wrong = [

@@ -86,8 +86,7 @@ ENTRIES = {
 }
 """Entries of layers whose own arguments differ from what the config says of attention."""
 
-CORE = ["inverse layer scale", "gelu_new", "geglu, fc3", "post-norm", "parallel, tied", "projected"]
-CORE += ["linear", "attention", "sliding"]
+CORE = ["inverse layer scale", "geglu, fc3", "parallel, tied", "linear", "sliding"]
 OTHERS = ["scale one", "both scales", "nominal head width", "gelu", "gelu_fast"]
 OTHERS += ["linear with fla's kernels", "attention of defaults"]
 """with code of another case"""

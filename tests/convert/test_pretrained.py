@@ -20,7 +20,7 @@ from tests.arrays import normals
 from tests.commands import run_here
 from tests.convert.random_models import drawn, small
 from tests.convert.torch_files import CHECKPOINTS
-from tests.marks import release_but
+from tests.marks import slow_but
 
 TOKENS = jnp.zeros((1, 1), jnp.int32)
 EMBEDDING = "transformer.embeddings.word_embeddings.weight"
@@ -78,7 +78,7 @@ class TestRefusals:
 
 
 class TestOurDirectories:
-    @pytest.mark.parametrize("name", release_but(["attention", "rwkv7"], mixers.names()))
+    @pytest.mark.parametrize("name", slow_but(["attention", "rwkv7"], mixers.names()))
     def test_every_registered_mixer(self, name, tmp_path):
         self.there_and_back(small(mixers={"M": MixerSpec(name)}), tmp_path)
 

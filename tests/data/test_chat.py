@@ -101,6 +101,7 @@ def test_what_templates_cannot_do(source, message):
         renderer.render({"messages": [], "n": 1})
 
 
+@pytest.mark.release
 def test_a_rendering_without_end_is_ended_and_the_next_is_not():
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     source = f"{{% if n %}}{loop}{{% endif %}}ok"

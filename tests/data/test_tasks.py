@@ -193,6 +193,7 @@ def test_refused_settings():
             eval(constructor, vars(tasks))
 
 
+@pytest.mark.release
 def test_example_rows_of_the_guide():
     """Every row of the table is what its settings give with seed 0; those in `LAWS` are checked there."""
     assert len(GUIDE) >= 9

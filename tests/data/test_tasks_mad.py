@@ -17,7 +17,7 @@ from based_jax.models.classifier import AutoEncoder
 from based_jax.training.commands import synthetic
 from based_jax.training.mqar import sweep
 from tests.arrays import normals
-from tests.marks import release_but
+from tests.marks import slow_but
 
 
 def recall(task, row):
@@ -121,7 +121,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("settings", release_but(LAWS, LAWS | MORE))
+@pytest.mark.parametrize("settings", slow_but(LAWS, LAWS | MORE))
 def test_labels_follow_from_the_definition(settings):
     task, labels_of = eval(settings, vars(tasks)), (LAWS | MORE)[settings]
     segment = task.build(5)
@@ -138,6 +138,7 @@ def test_labels_follow_from_the_definition(settings):
     assert not re.search(r"\b[fu]64\[", str(drawing))
 
 
+@pytest.mark.release
 def test_shares():
     """Noise, sizes of keys and products are as frequent as the definitions say, to 5 standard deviations."""
     inputs = np.asarray(tasks.NoisyInContextRecall(12, length=16, noise_vocab_size=4).build(1).inputs)

@@ -21,7 +21,11 @@ PAGES = [
     *sorted((ROOT / "papers").rglob("README.md")),
     ROOT / "papers/based/dna.md",
 ]
-SLOW = ("docs/export.md", "docs/generation.md", "docs/kernels.md", "papers/zoology/README.md")
+SLOW = (
+    *("docs/adding_a_feature_map.md", "docs/adding_a_mixer.md", "docs/concepts/packing.md", "docs/export.md"),
+    *("docs/generation.md", "docs/kernels.md", "docs/pipelines.md", "docs/scaling.md"),
+    "papers/zoology/README.md",
+)
 """pages whose blocks compile many programs"""
 
 

@@ -54,6 +54,7 @@ def rows(jobs, seed=0):
         yield {**facts, **record, "state_size": int(random.integers(1000, 9999))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", study.SCALES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_trainer_takes_every_job(name, scale):

@@ -141,7 +141,7 @@ def test_the_runner_ends_at_stop_tokens(small, tmp_path, monkeypatch):
         assert asked == {"prompts": [[1, *hello]], "stops": expected}
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_dtype_and_directory(run, checkpoint, tiny, tmp_path):
     """Weights are stored in the narrower dtype, but for those that the model reads in float32."""
     out = tmp_path / "elsewhere"

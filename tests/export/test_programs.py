@@ -30,6 +30,7 @@ MIXED = {
 }
 
 
+@pytest.mark.release
 def test_one_program_of_a_forward_serves_any_batch():
     """As users export it themselves, without states; learned positions and masks among what is traced."""
     tiny = make_tiny("HLSB", mixers=MIXED, max_positions=24)
@@ -49,7 +50,7 @@ def test_one_program_of_a_forward_serves_any_batch():
     assert jax.eval_shape(made.call, tiny.params, *(x[:1] for x in arguments[1:])).shape[0] == 1
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_continuing_any_batch():
     """The blocks of these layers, their lists of pairs and their running sums are as large as any batch."""
     tiny = make_tiny("HLSB", mixers=MIXED)

@@ -121,6 +121,7 @@ runpy.run_path({str(mixed.directory / "run.py")!r}, run_name="__main__")
     )
 
 
+@pytest.mark.release
 def test_fixed_batch(small):
     prompt = [5, 6, 7, 8, 9]
     assert small.exported.generate([prompt], 7) == [small.tiny.greedy(prompt, 7)]
@@ -151,6 +152,7 @@ def test_wrong_arguments(plain):
             plain.exported.generate(**{"prompts": [[1, 2, 3]], "max_new_tokens": 1, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", release_but(["plain"], ["plain", "mixed"]))
 def test_the_whole_length_can_be_used(case, request):
     """The last padded chunk reaches beyond the caches' end; real tokens fill them."""

@@ -15,7 +15,7 @@ from based_jax.models import MixerSpec
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import Stream
 from tests.generate.tiny import LENGTH
-from tests.marks import release_but
+from tests.marks import slow_but
 
 STEPS = 12
 PROMPTS = [
@@ -40,7 +40,7 @@ def simple(tiny):
     return tiny("C")
 
 
-@pytest.mark.parametrize("schedule", release_but(["CA"], ["CA", "LS"]))
+@pytest.mark.parametrize("schedule", slow_but(["CA"], ["CA", "LS"]))
 def test_greedy_is_the_full_forward_at_every_step(tiny, schedule):
     case = tiny(schedule)
     tokens = generate(case.model, case.params, PROMPTS, STEPS)
@@ -51,6 +51,7 @@ def test_greedy_is_the_full_forward_at_every_step(tiny, schedule):
     assert len({token for row in expected for token in row}) >= 8, "the case is too easy"
 
 
+@pytest.mark.slow
 def test_one_key_serves_rows_by_their_number(simple):
     rng, same = jax.random.key(2), PROMPTS[4:] * 5
     tokens = generate(simple.model, simple.params, same, STEPS, 1.5, rng)
@@ -185,6 +186,7 @@ def test_settings_per_row(simple):
 PENALISED = [42, 31, 25, 13, 15, 2, 3, 0]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
 def test_penalties_follow_the_text(simple, name):
     """So large that no token comes twice; the prompt's own count for repetition only."""
@@ -195,6 +197,7 @@ def test_penalties_follow_the_text(simple, name):
     assert bool(set(made) & set(PENALISED)) == (name != "repetition_penalty")
 
 
+@pytest.mark.release
 def test_a_prefix_comes_before_every_row(hybrid):
     before = list(range(10, 26))
     rests = [[], [7], [3, 1], [], PROMPTS[2]]
@@ -324,7 +327,7 @@ def test_texts_end_with_the_filter_of_hyena(simple):
         generate(LanguageModel(config), {"params": {}}, np.zeros((1, 60), np.int32), 6)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_learned_positions_end(simple):
     model = LanguageModel(simple.model.config.replace(max_positions=20))
     params = {"params": {**simple.params["params"], "position_embedding": jnp.zeros((20, 16))}}

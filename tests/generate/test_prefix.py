@@ -17,6 +17,7 @@ from tests.mixers.test_contract import drawn, runner
 TOKENS = list(range(3, 24))
 
 
+@pytest.mark.release
 def test_a_snapshot_does_not_depend_on_the_chunks(hybrid, monkeypatch):
     model, params = hybrid.model, hybrid.params
     made = snapshot(model, params, TOKENS, max_length=48)

@@ -49,6 +49,7 @@ def expect_the_same_outputs(name):
     chex.assert_trees_all_equal(found, expected)
 
 
+@pytest.mark.release
 def test_outputs_are_the_same_to_the_last_bit():
     expect_the_same_outputs("linear_attention")
 
@@ -105,6 +106,7 @@ def test_float32_changes_nothing_and_half_can_be_cast_again():
         decoding_weights(model, params, "int8")
 
 
+@pytest.mark.release
 def test_matrices_are_stored_by_results():
     model, params = model_of("gated_conv")
     params = nn.meta.unbox(params)

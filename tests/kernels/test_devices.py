@@ -166,7 +166,7 @@ def test_blocks_that_the_grid_does_not_hold_are_refused():
         jax.eval_shape(functools.partial(pallas_kernels.taylor_attention, block=128), *arrays)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_blackwells_segments_are_those_of_other_gpus(monkeypatch):
     """Its kernels forget a state by a product, not by a selection."""
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 130, 1, n)) for i, n in enumerate((8, 8, 16)))

@@ -8,7 +8,7 @@ from pallas_kernels import gated_conv, interpreted
 from pallas_kernels.gated_conv import Variant, formula
 from pallas_kernels.gated_conv.kernel import Call
 from tests.arrays import array
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 TOLERANCES = {"float32": (FLOAT32, FLOAT32_GRADIENT), "bfloat16": (BFLOAT16, 2 * BFLOAT16)}
@@ -43,7 +43,7 @@ def run(inner, parameters, taps, activated):
     return gated_conv(inner, kernel, bias, activated=activated, variant=VARIANT)
 
 
-@pytest.mark.parametrize("case", release_but(CASES[:2], CASES), ids=str)
+@pytest.mark.parametrize("case", slow_but(CASES[:2], CASES), ids=str)
 def test_outputs_and_gradients(case):
     dtype, taps, bias, activated = case
     inner, parameters, dy = drawn(dtype, taps, bias)
@@ -64,6 +64,7 @@ def test_outputs_and_gradients(case):
     assert_close(list(gradients), list(expected[1]), gradient)
 
 
+@pytest.mark.release
 def test_vmap_and_second_derivatives_are_those_of_the_formula():
     inner, parameters, _ = drawn("float32", 3, True)
     inner = inner[:1, :5]

@@ -18,25 +18,13 @@ KERNEL = "__gpu$xla.gpu.triton"
 IN_PLACE = {"taylor_step/step": 2, "window_step/step": 2, "conv_step/step": 1, "row_products/conv": 1}
 """Results of a kernel that take the memory of arguments."""
 
-SIMPLER = {
-    *(f"K{key_size} V64 bfloat16" for key_size in (8, 24, 32)),  # packed, they are here as well
-    *(f"K{key_size} V64 bfloat16 packed" for key_size in (8, 16, 24)),  # of 32; of 16 alone
-    *(f"K16 V{value_size} bfloat16" for value_size in (32, 112, 128)),  # of 64
-    "K16 V64 float16",
-    "K16 V64 float32 reversed",  # of bfloat16; of K 16 in float32
-    *(f"K{key_size} V64 float32" for key_size in (8, 24, 32)),  # of 16 in float32, of these in bfloat16
-    *(f"K{key_size} V64 bfloat16 state float32" for key_size in (8, 24)),  # of 16 and 32
-    *(f"K16 V{value_size} bfloat16 state float32" for value_size in (112, 128)),  # of 64 and 256
-}
-"""Shapes of the slow run: others have all that they have."""
-
-ESSENTIAL = list({(case.op, case.kernel): case for case in CASES if case.shape not in SIMPLER}.values())
+ESSENTIAL = list({(case.op, case.kernel): case for case in CASES}.values())
 """One shape of each kernel, for `make check`."""
 
 
 @pytest.mark.parametrize(
     "case",
-    slow_but([c for c in CASES if c.shape not in SIMPLER], CASES, core=ESSENTIAL),
+    slow_but(ESSENTIAL, CASES),
     ids=lambda case: case.name,
 )
 def test_every_case_is_lowered_to_a_kernel(case):
@@ -45,6 +33,7 @@ def test_every_case_is_lowered_to_a_kernel(case):
     assert text.count("output_operand_alias<") == IN_PLACE.get(f"{case.op}/{case.kernel}", 0)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("case", ESSENTIAL, ids=lambda case: case.name)
 def test_indices_keep_32_bits(case):
     """Under `jax_enable_x64` a Python number has 64, and indices of programs have not."""
@@ -52,10 +41,6 @@ def test_indices_keep_32_bits(case):
         jax.eval_shape(case.function, *case.arguments)
         with interpreted():
             jax.eval_shape(lambda *arrays: case.function(*arrays), *case.arguments)
-
-
-def test_what_the_slow_run_adds_is_there():
-    assert {case.shape for case in CASES} >= SIMPLER
 
 
 def test_case_names_are_unique():

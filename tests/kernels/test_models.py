@@ -109,7 +109,7 @@ def test_prefill_and_decoding(tokens):
     assert_close((np.concatenate(outputs, axis=1), state), plain(params, tokens[:, :32], empty), FLOAT32)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_decoding_one_text_in_bfloat16(tokens, monkeypatch):
     """One row takes the products of `row_products`, which must be those of the modules' own kernels."""
     plain = bj.LanguageModel(config(None).replace(d_model=64, schedule="CS", dtype="bfloat16"))

@@ -72,7 +72,7 @@ def check_vmapped() -> None:
 
 @needs_mosaic
 @pytest.mark.release
-@pytest.mark.parametrize("check", [check_vmapped, check_packed])
+@pytest.mark.parametrize("check", [pytest.param(check_vmapped, marks=pytest.mark.slow), check_packed])
 def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
     code = f"from tests.kernels import test_mosaic_taylor as test; test.{check.__name__}()"
@@ -86,6 +86,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.release
 @needs_mosaic
 @pytest.mark.parametrize(("batch", "heads", "length", "value_size", "packed"), SHAPES)
 def test_lowered_for_an_h200(batch, heads, length, value_size, packed):

@@ -8,7 +8,7 @@ import pytest
 from pallas_kernels import interpreted, selective_scan
 from pallas_kernels.selective_scan import Variant
 from tests.arrays import array
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 TOLERANCES = {"float32": (FLOAT32, FLOAT32_GRADIENT), "bfloat16": (BFLOAT16, 2 * BFLOAT16)}
@@ -50,7 +50,7 @@ def with_gradients(function, arrays, gradients, *keep):
     return outputs, back(gradients)
 
 
-@pytest.mark.parametrize("case", release_but(CASES[:1], CASES), ids=str)
+@pytest.mark.parametrize("case", slow_but(CASES[:2], CASES, core=CASES[:1]), ids=str)
 def test_outputs_and_gradients(case):
     dtype, length, states, forgets = case
     *given, keep = drawn(dtype, length, states)
@@ -67,6 +67,7 @@ def test_outputs_and_gradients(case):
     assert_close(list(gradients), list(of_arrays), gradient)
 
 
+@pytest.mark.slow
 def test_vmap_and_second_derivatives_are_those_of_the_formula():
     arrays, gradients, keep = drawn("float32", 5, 2)
 

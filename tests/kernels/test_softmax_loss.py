@@ -54,6 +54,7 @@ def test_a_token_that_is_no_number_breaks_its_row_only():
     assert np.array_equal(np.isnan(gradient[:, :VOCAB]).any(axis=1), [False, True, True, False, True, False])
 
 
+@pytest.mark.release
 def test_vmapped_and_differentiated_it_is_the_formula():
     logits, targets, weights = drawn()
     plain = lambda *arrays: formula(*arrays, vocab=VOCAB, dtype="float32")  # noqa: E731

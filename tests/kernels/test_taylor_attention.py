@@ -141,7 +141,7 @@ def test_half_precision(dtype, tolerance):
     assert_close(y, reference(*rounded), tolerance)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_gradients_in_half_precision():
     """1 / sqrt(K) is a power of two for K = 16 only: elsewhere queries must not be rounded a second time.
 
@@ -181,7 +181,7 @@ def test_extreme_values(change, tolerance):
     assert_close(y, reference(*rounded), tolerance)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_many_short_blocks_give_the_same():
     q, k, v = (array(x, "float32") for x in drawn(4, (1, 333, 1, 16)))
     with interpreted():
@@ -193,7 +193,7 @@ def test_many_short_blocks_give_the_same():
     assert_close(sums, (state.kv, state.k), FLOAT32_STATE)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_other_variants_under_vmap_give_the_same():
     """Chunk, tile, value tile: unlike the defaults, and unlike each other; keys that the rows share."""
     q, (k, _), v = drawn(5, (2, 1, 200, 1, 16))
@@ -252,6 +252,7 @@ def test_the_compiler_does_not_convert_an_empty_state_itself():
     assert "f32[153]" in program.lower().compile().as_text()
 
 
+@pytest.mark.slow
 def test_the_length_of_blocks_fills_the_chip_and_no_more():
     for programs, length, expected in (
         (256, 32768, 32768),  # rows and heads fill it

@@ -103,12 +103,6 @@ DIFFERENTIATED = ["attention", "blocked_window", "gated_conv", "gated_delta_net"
 authors', tests/ops those of every op with float64."""
 PROPER = [case for case in CASES if "-" not in case]
 """The other cases are other numbers for the same code, tested in tests/ops."""
-LATER = {
-    *("conv_basis", "delta_net", "gla", "hyena", "linear_hyper_attention", "retnet", "scatterbrain"),
-    *("selective_lookups", "sma"),
-}
-"""Those whose op and state another one has: before a release."""
-CORE = [case for case in PROPER if case not in LATER]
 
 
 @functools.cache
@@ -116,7 +110,7 @@ def runner(case: str) -> laws.Runner:
     return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
 
 
-@pytest.fixture(params=slow_but(PROPER, CASES, core=CORE))
+@pytest.fixture(params=slow_but(PROPER, CASES, core=KINDS))
 def run(request: pytest.FixtureRequest) -> laws.Runner:
     return runner(request.param)
 
@@ -194,7 +188,7 @@ def test_containment(run):
         laws.containment(run, drawn(9), cut)
 
 
-@given(st.sampled_from(CORE), st.integers(1, 12), st.integers(0, 13), st.integers(0, 2**31))
+@given(st.sampled_from(KINDS), st.integers(1, 12), st.integers(0, 13), st.integers(0, 2**31))
 def test_split_law_anywhere(case, cut, length, seed):
     """Random cut, random padding of one row, both at once."""
     mask = np.arange(laws.LENGTH) < np.array([laws.LENGTH, length])[:, None]
@@ -249,6 +243,7 @@ def test_info_agrees_with_the_mixer():
         assert info.state_size(64, 100) == mixers.make(name, d_model=64).state_size(100), case
 
 
+@pytest.mark.release
 def test_the_dtypes_of_states_never_change_in_float64(x64):
     """So that `lax.scan` can carry them."""
     for case in PROPER:

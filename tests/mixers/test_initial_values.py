@@ -20,6 +20,7 @@ def assert_zoologys(params):
     assert found == pytest.approx(dict.fromkeys(found, 0.02), rel=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["retnet", "rwkv7"])
 def test_zoologys_models(name):
     assert_zoologys(initial_parameters(name, d_model=WIDTH))
@@ -30,6 +31,7 @@ PART, THIRD = C / WIDTH, (C + 1) % 3 - 1
 SHARE = C / (WIDTH - 1)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
@@ -83,6 +85,7 @@ def test_mamba():
     assert abs(tree["in_proj"]["kernel"].std() / 0.02 - 1) < 0.05
 
 
+@pytest.mark.release
 def test_a_model_of_mambas_keeps_torchs_default():
     """Variance 1 / (3 fan_in), and the way back into the stream over sqrt(layers)."""
     tree = initial_parameters("mamba", d_model=64, num_layers=4, init_std=7.0, out_init_std=7.0)
@@ -113,6 +116,7 @@ def test_h3():
     assert np.array_equal(params["b"][0], [[1, 0]] * 3)
 
 
+@pytest.mark.slow
 def test_rwkv7_learns_to_remove_unless_it_starts_without():
     """At k_k = 0 its gradient is zero, all others learn: why the default is not Zoology's."""
     mixer, x = mixers.make("rwkv7", d_model=WIDTH), laws.inputs(1, 9, WIDTH, 0)

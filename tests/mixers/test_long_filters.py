@@ -11,7 +11,7 @@ from flax.linen import meta
 from based_jax.mixers.long_filters import SineFilter
 from based_jax.testing import laws
 from tests.arrays import normals
-from tests.marks import release_but
+from tests.marks import slow_but
 from tests.mixers.built import runner
 from tests.tolerances import FLOAT32, assert_close
 
@@ -102,9 +102,7 @@ def hyena_by_hand(mixer, params, x):
     return v.reshape(length, width) @ params["out"]["kernel"] + params["out"]["bias"]
 
 
-@pytest.mark.parametrize(
-    "options", release_but([{"num_heads": 2}], [{"num_heads": 2}, {"order": 3}]), ids=str
-)
+@pytest.mark.parametrize("options", slow_but([{"num_heads": 2}], [{"num_heads": 2}, {"order": 3}]), ids=str)
 def test_hyena_with_heads_and_of_higher_order(options):
     hyena = runner("hyena", d_model=4, l_max=20, filter_order=5, emb_dim=5, **options)
     x = laws.inputs(1, 9, 4, 2)

@@ -95,6 +95,7 @@ def test_a_softmax_over_time_sums_to_one_in_each_document():
         np.testing.assert_allclose(update.sum(1), totals, rtol=1e-5)
 
 
+@pytest.mark.release
 def test_they_penalise_the_mean_weight():
     for lookups in (None, 1):
         mixer = runner("sigmoid_lookups", d_model=WIDTH, lookups=lookups, penalty=0.5)
@@ -150,6 +151,7 @@ def test_programmatic_selection_compares_token_ids():
         sparse(X)
 
 
+@pytest.mark.release
 def test_a_model_passes_the_token_ids_and_its_state_remembers_them():
     config = presets.get("based-tiny").replace(vocab_size=8, pad_vocab_multiple=1, schedule="L", d_model=12)
     config = config.with_mixer("selected_attention", [0], selection="programmatic", order=2)

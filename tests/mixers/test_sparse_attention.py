@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax.linen import meta
 
 from based_jax import mixers
@@ -24,6 +25,7 @@ def test_random_cells_are_squares_below_the_diagonal():
     assert not np.any(random_cells(jax.random.key(0), 1, 5))
 
 
+@pytest.mark.release
 def test_bigbird_sees_its_pattern_and_redraws_with_an_rng():
     """Outputs move with an input exactly where the pattern says so."""
     mixer = runner("bigbird", d_model=12, block_size=1, l_max=13)
@@ -52,6 +54,7 @@ def test_blocks_are_alone_and_begin_with_each_document():
         assert_close(y[:, begin:end], full(blocked.variables, x[:, begin:end])[0], FLOAT32)
 
 
+@pytest.mark.release
 def test_random_features_are_not_trained():
     x = laws.inputs(2, 13, 12, 0)
     run = runner("scatterbrain", d_model=12, left=1, feature_dim=4)
@@ -71,6 +74,7 @@ def run(mixer, variables, x, **context):
     return jax.jit(mixer.apply, compiler_options=laws.QUICKLY)(variables, x, **context)[0]
 
 
+@pytest.mark.release
 def test_a_segment_per_token_is_attention_with_its_parameters():
     """Grouped heads and rotary positions included; as few segments are something else."""
     options = {"num_heads": 4, "num_kv_heads": 2, "rotary_fraction": 0.5, "qkv_bias": True}

@@ -61,6 +61,7 @@ def test_mamba_has_blocks_of_its_own():
     assert set(shapes["params"]["final_norm"]) == {"scale", "bias"}
 
 
+@pytest.mark.slow
 def test_output_maps_are_shrunk_where_the_authors_shrink_them():
     def deviation(mixer: str) -> float:
         model = bj.LanguageModel(mqar_backbone(mixer, 64, vocab_size=32))
@@ -71,6 +72,7 @@ def test_output_maps_are_shrunk_where_the_authors_shrink_them():
     assert deviation("based") == pytest.approx(0.02, rel=0.1)
 
 
+@pytest.mark.release
 def test_every_mixer_has_a_backbone():
     for name in bj.mixers.names():
         config = mqar_backbone(name, 24, length=64)

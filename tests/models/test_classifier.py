@@ -10,7 +10,7 @@ from based_jax.models import MixerSpec, SequenceClassifier
 from based_jax.models.classifier import pool
 from based_jax.testing.laws import QUICKLY
 from tests.arrays import normals
-from tests.marks import release_but
+from tests.marks import slow_but
 
 LENGTHS = np.array([6, 3, 1])
 MASK = np.arange(6) < LENGTHS[:, None]
@@ -39,7 +39,7 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(found[:3], found[3:], rtol=2e-6, atol=2e-6)  # float32, sums in another order
 
 
-@pytest.fixture(scope="module", params=release_but(["mean"], ["mean", "last"]))
+@pytest.fixture(scope="module", params=slow_but(["mean"], ["mean", "last"]))
 def built(request):
     model = SequenceClassifier(config(), num_classes=3, pooling=request.param)
     return model, normals(model.init, tokens(1))

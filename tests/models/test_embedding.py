@@ -35,6 +35,7 @@ def test_sines_and_cosines():
                 assert abs(table[position, channel] - wanted) < 1e-6
 
 
+@pytest.mark.slow
 def test_fixed_positions_are_a_learned_table_that_is_not_there():
     fixed, learned = bj.LanguageModel(CONFIG), bj.LanguageModel(CONFIG.replace(positions="learned"))
     params = normals(learned.init, TOKENS)
@@ -97,6 +98,7 @@ def test_a_frozen_table_has_no_gradient():
     assert_close(jax.tree.leaves(frozen["head"])[0], jax.tree.leaves(learned["head"])[0], FLOAT32)
 
 
+@pytest.mark.release
 def test_narrow_embeddings_train_and_decode():
     """The body's output is what the head multiplies: `hidden` has the embedding's width."""
     config = CONFIG.replace(embed_dim=4, max_positions=0)

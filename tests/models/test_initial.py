@@ -41,6 +41,7 @@ def test_kinds_of_layers():
     assert layer_kinds(CONFIG) == [[0, 1, 5], [2], [3], [4]]
 
 
+@pytest.mark.release
 def test_draws_do_not_depend_on_other_layers(params):
     """So that a program for some layers, as for `param_shapes`, agrees."""
     own = init_two(jax.random.key(0), TOKENS)["params"]
@@ -58,6 +59,7 @@ def test_layers_are_independent_with_the_configured_deviation(params):
     assert np.abs(np.corrcoef(kernels) - np.eye(3)).max() < 0.1
 
 
+@pytest.mark.slow
 def test_init_with_output_is_apply_of_init():
     variables = init_two(jax.random.key(0), TOKENS)
     (logits, _), others = jax.jit(TWO.init_with_output)(jax.random.key(0), TOKENS)
@@ -84,6 +86,7 @@ def test_a_layer_is_cut_from_one_vector_that_its_key_draws():
     assert init(key)[1].tolist() != drawn[1].tolist()  # outside, each array by its own key
 
 
+@pytest.mark.release
 def test_runs_under_vmap_draw_as_alone():
     """With jax's default generator; `rbg` mixes the keys of a batch."""
     keys = jax.random.split(jax.random.key(0), 2)

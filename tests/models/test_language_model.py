@@ -102,6 +102,7 @@ def test_the_small_presets_are_of_one_size():
     assert abs(based - attention) < 0.05 * based
 
 
+@pytest.mark.release
 def test_initialisation_is_the_authors():
     """0.02 everywhere, 0.02 / sqrt(2 layers) back into the stream, U(+-3^-1/2) for conv taps."""
     config = CONFIG.replace(d_model=128, mlp_hidden=256, vocab_size=500)
@@ -171,7 +172,7 @@ def test_remat_changes_no_number(tokens, x64):
         assert_close(gradients(config.replace(remat=remat)), wanted, FLOAT64)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_remat_keeps_less_for_the_backward_pass(params):
     """By tracing: on a CPU the compiler may undo it where layers are not scanned."""
 
@@ -190,6 +191,7 @@ def test_remat_keeps_less_for_the_backward_pass(params):
     assert dots > 2 * block
 
 
+@pytest.mark.release
 def test_bfloat16_is_close_and_keeps_float32_sums(params, tokens, whole):
     low = bj.LanguageModel(CONFIG.replace(dtype="bfloat16"))
     logits, state = jax.jit(low.apply)(params, tokens, low.init_state(2, LENGTH))
@@ -199,7 +201,7 @@ def test_bfloat16_is_close_and_keeps_float32_sums(params, tokens, whole):
     assert_close(logits, whole, 0.05)  # 8 bits through four layers
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_model_is_differentiable_in_float64(params, tokens, whole, x64):
     """The same code in double precision, the arbiter for everything above: values, and a slope."""
     model = bj.LanguageModel(CONFIG.replace(dtype="float64"))

@@ -11,6 +11,7 @@ import based_jax as bj
 from based_jax.models import MixerSpec
 from based_jax.models.layers import Drop
 from tests.arrays import array, normals
+from tests.marks import slow_but
 from tests.tolerances import FLOAT32, assert_close
 
 ALL = 1 - 1e-9
@@ -66,7 +67,10 @@ def scale_of(block: str, *path: str):
     return np.asarray(jax.tree.leaves(leaf["scale"])[0], np.float64)
 
 
-@pytest.mark.parametrize("block", ["prenorm", "prenorm, outputs", "parallel"])
+BLOCKS = ["prenorm", "prenorm, outputs", "parallel"]
+
+
+@pytest.mark.parametrize("block", slow_but(BLOCKS[1:2], BLOCKS))
 def test_without_its_branches_a_model_is_its_embedding(block):
     table, h = embedded(block)
     wanted = norm(h) * scale_of(block, "final_norm") @ table.T
@@ -76,6 +80,7 @@ def test_without_its_branches_a_model_is_its_embedding(block):
     assert_close(calm, logits(block)[0], 0.0)
 
 
+@pytest.mark.release
 def test_without_its_branches_a_post_norm_model_is_its_norms():
     table, h = embedded("postnorm")
     for name in ("norm1", "norm2"):
@@ -87,6 +92,7 @@ def test_without_its_branches_a_post_norm_model_is_its_norms():
     assert np.abs(alone - h @ table.T).max() > 0.05
 
 
+@pytest.mark.slow
 def test_stochastic_depth_drops_the_embedding_too():
     calm, noisy = logits("prenorm", drop_path=ALL)
     assert_close(calm, logits("prenorm")[0], 0.0)

@@ -91,7 +91,7 @@ def test_parameters_states_and_decoding_are_those_without_it(x64):
     assert "length=3" not in str(program(params, tokens, model.init_state(1, 8)))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_program_is_smaller_and_does_as_much(x64):
     params, tokens = start(CONFIG), jnp.zeros((1, 8), jnp.int32)
     size, products = {}, {}

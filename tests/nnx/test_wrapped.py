@@ -67,6 +67,7 @@ def test_gradients_and_updates_are_those_of_plain_jax(wrapped):
     chex.assert_trees_all_close(model.variables, wanted, rtol=1e-7, atol=1e-6)
 
 
+@pytest.mark.release
 def test_parameters_come_and_go_as_our_dict(wrapped, tmp_path):
     bj.save_pretrained(tmp_path, MODEL, wrapped.variables)
     _, params = bj.load_pretrained(tmp_path)
@@ -80,6 +81,7 @@ def test_parameters_come_and_go_as_our_dict(wrapped, tmp_path):
         other.set_variables(params)
 
 
+@pytest.mark.slow
 def test_a_mixer_inside_a_module_of_ones_own():
     class Own(nnx.Module):
         def __init__(self, rngs: nnx.Rngs) -> None:
@@ -96,6 +98,7 @@ def test_a_mixer_inside_a_module_of_ones_own():
     assert names == {"mixer", "out"}
 
 
+@pytest.mark.release
 def test_noise_is_drawn_from_rngs():
     model = bj.nnx.wrap(bj.LanguageModel(CONFIG.replace(embed_dropout=0.5)), nnx.Rngs(0), TOKENS)
     noisy = nnx.jit(lambda model, rngs: model(TOKENS, rngs=rngs)[0])
@@ -105,6 +108,7 @@ def test_noise_is_drawn_from_rngs():
     np.testing.assert_array_equal(outputs(model, TOKENS)[0], outputs(model, TOKENS)[0])
 
 
+@pytest.mark.release
 def test_the_bridge_of_flax_works_without_a_mesh():
     tokens = jnp.asarray(TOKENS)
     model = nnx.bridge.ToNNX(MODEL, rngs=nnx.Rngs(0)).lazy_init(tokens)
@@ -115,7 +119,7 @@ def test_the_bridge_of_flax_works_without_a_mesh():
     assert model.embedding.get_metadata()["out_sharding"] == ("vocab", "embed")
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_parameters_are_placed_on_the_mesh_in_force():
     run_python("from tests.nnx import test_wrapped; test_wrapped.sharded()", devices=8)
 
@@ -169,6 +173,7 @@ def sharded() -> None:
             assert step(model, optimizer) < alone
 
 
+@pytest.mark.slow
 def test_a_constructor_runs_within_transformations(wrapped):
     make = lambda rngs: bj.nnx.wrap(MODEL, rngs, TOKENS)  # noqa: E731
     shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.state(wrapped))

@@ -64,7 +64,7 @@ class Contract(Declared):
 
         self.law(any_case, law)
 
-    @pytest.mark.release
+    @pytest.mark.slow
     def test_in_float64(self):
         """The others in float64; `test_without_a_placement` has gradients."""
         case, (first, *others) = self.first_case(), self.implementations

@@ -112,7 +112,7 @@ def test_the_arguments_mean_what_ours_mean(case, stand_in, monkeypatch):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(("left", "width"), [(3, 8), (None, 6)])
+@pytest.mark.parametrize(("left", "width"), [pytest.param(3, 8, marks=pytest.mark.slow), (None, 6)])
 def test_a_cache_from_the_first_prompt_to_single_tokens(left, width, stand_in):
     """Prompts of different lengths into an empty cache, a further chunk, then tokens, one of them of another
     text than those before it: outputs and caches are those of the reference. The cache has 8 channels."""

@@ -76,7 +76,7 @@ class TestDiagonalSSM(Contract):
             y[row, t] += arrays["skip"][:, None] * x[row, t]
         return y, {"modes": np.stack([h.real, h.imag], axis=-1)}
 
-    @pytest.mark.parametrize("segments", [False, pytest.param(True, marks=pytest.mark.release)])
+    @pytest.mark.parametrize("segments", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_the_transform(self, segments):
         """Without a state, of one document in each row or several."""
         case = self.cases[0]

@@ -72,6 +72,7 @@ def test_the_causal_form_is_its_equation(implementation, dtype, ids, x64):
     assert_close(y, expected, FLOAT64 if dtype == np.float64 else FLOAT32)
 
 
+@pytest.mark.release
 def test_gradients_of_a_row_that_ends_after_a_chunk(x64):
     """Those of a row alone are those of the same row with padding, which has none."""
     arrays, weights, size = drawn(length=5), drawn(length=5)[0], 2
@@ -89,7 +90,7 @@ def test_gradients_of_a_row_that_ends_after_a_chunk(x64):
         assert not np.any(wanted[:, length:])
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_large_scores_stay_finite():
     q, k, v = drawn(jnp.bfloat16, scale=300.0)
     run = jax.jit(

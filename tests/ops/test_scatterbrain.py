@@ -48,6 +48,7 @@ def by_hand(q, k, v, directions, left, ids):
     return y
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("left", slow_but([3], [0, 3]))
 def test_the_causal_form_is_its_equation(left, x64):
     arrays = drawn()
@@ -70,7 +71,7 @@ def test_directions_are_orthogonal_with_gaussian_lengths():
     assert abs(lengths.var() - 16) < 8
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_long_queries_and_keys_stay_finite():
     @jax.jit
     def run(q, k, v, directions):

@@ -49,6 +49,6 @@ assert "all-gather" not in count.lower(ids).compile().as_text()
 """
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_no_rows_are_gathered():
     run_python(PROGRAM, devices=2)

@@ -62,6 +62,7 @@ def test_calls_that_continue(cuts):
     assert_close(state.k[1], K[1, 9 : 9 + SINKS], 0)
 
 
+@pytest.mark.slow
 def test_gradients_of_sinks_are_summed_over_many_queries():
     """Of a row of one document, and one of two."""
     x = np.random.default_rng(1).normal(size=(2, 1200, 1, 2)).astype(np.float32)

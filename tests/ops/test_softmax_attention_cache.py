@@ -82,9 +82,7 @@ SLOTS = 2 * BLOCK + 88
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 
 
-@pytest.mark.parametrize(
-    ("length", "left"), [(1, SLOTS - 1), pytest.param(3, None, marks=pytest.mark.release)]
-)
+@pytest.mark.parametrize(("length", "left"), [(1, SLOTS - 1), pytest.param(3, None, marks=pytest.mark.slow)])
 def test_blocks_give_the_numbers_and_gradients_of_the_reference(length, left):
     """Rows without keys, with some in one block, with one block full and, in a window, after a wrap."""
     lengths = np.array([0, 5, BLOCK, SLOTS - 3 if left is None else 2 * SLOTS + 7])
@@ -156,8 +154,9 @@ def by_hand(q, k, v, left):
     return y, log_sum
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
-    ("left", "implementation"), [(4, "xla"), pytest.param(None, "reference", marks=pytest.mark.release)]
+    ("left", "implementation"), [(4, "xla"), pytest.param(None, "reference", marks=pytest.mark.slow)]
 )
 def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
     q, k, v = drawn()

@@ -105,7 +105,7 @@ def temporary_bytes(function, length: int) -> int:
     return jax.jit(function).lower(array, array, array).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_memory_is_linear_in_the_length_forward_and_backward():
     """Less than a sixteenth of all scores: no (N, N) matrix exists, in a window or in full."""
 

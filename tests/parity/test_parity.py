@@ -14,22 +14,19 @@ from tests.parity.modules import check_module
 from tests.parity.tasks import check_task
 from tests.parity.training import check_training
 
-LATER = ("feature_maps", "mqar", "ops", "training")
-"""Folders whose cases wait for a release: tests/ops and tests/data compare the same code with NumPy, and of
-tests/training each part has tests of its own."""
-ALSO_LATER = (
-    *(f"checkpoints/attn-tiny/{name}" for name in WEIGHTS),
-    *("based/mha_rotary", "based/sliding_attention_variant"),
-    *("zoology/h3_ema_l_max", "zoology/language_model_hybrid", "zoology/scatterbrain"),
-)
-"""Expensive cases of the other folders, most of whose code has a cheaper one."""
+CORE = {
+    *(f"checkpoints/based-tiny/{name}" for name in WEIGHTS),
+    *(f"based/{name}" for name in ("base_conv", "linear_attention_taylor", "sliding_attention")),
+    *(f"zoology/{name}" for name in ("delta_net", "gla", "h3", "mamba2", "rwkv4_time_mix", "rwkv7")),
+}
+"""One of each kind; tests/ops compares the ops of the others with NumPy."""
 COVERED = {
-    *(f"feature_maps/linear_attention_{name}" for name in ("identity", "relu", "square", "squared_map")),
+    *(f"checkpoints/attn-tiny/{name}" for name in WEIGHTS),
+    *(f"based/{name}" for name in ("mha_rotary", "sliding_attention_variant")),
+    "zoology/h3_ema_l_max",
     *(f"mqar/v{name}" for name in ("256_l128_kv8_a1", "8192_l256_kv64_a0.01", "8192_l64_kv8_a0.01")),
-    *(
-        f"ops/{name}" for name in ("dplr", "gated_delta_rule", "gla", "retention")
-    ),  # zoology's, and simple_gla
-    "training/mqar_h3_adamw",  # zoology/h3 has the gradients
+    *(f"ops/{name}" for name in ("delta_rule", "dplr", "gated_delta_rule", "gla", "retention", "ssd")),
+    *(f"training/mqar_{name}_adamw" for name in ("based", "h3", "hyena")),  # attention's is not
 }
 """Slow cases: other numbers for the code of another one."""
 
@@ -40,9 +37,9 @@ def pytest_generate_tests(metafunc):
     def case(path: Path):
         name = path.relative_to(directory)
         case = str(name if name.name in WEIGHTS else name.with_suffix(""))
-        is_later = name.parts[0] in LATER or case in ALSO_LATER
-        mark = pytest.mark.slow if case in COVERED else pytest.mark.release
-        return pytest.param(path, id=case, marks=[mark] if is_later else [])
+        is_slow = case in COVERED or name.parts[0] == "feature_maps"
+        mark = pytest.mark.slow if is_slow else pytest.mark.release
+        return pytest.param(path, id=case, marks=[] if case in CORE else [mark])
 
     metafunc.parametrize("path", [case(path) for path in discover(directory)])
 

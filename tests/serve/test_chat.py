@@ -53,6 +53,7 @@ def test_a_message_is_the_completion_of_the_rendered_prompt(client):
     assert again["choices"] == [choice]
 
 
+@pytest.mark.release
 def test_settings_and_ends_are_those_of_completions(client):
     settings = {"temperature": 1.1, "seed": 4, "n": 2, "frequency_penalty": 0.5}
     made = client.chat(messages=TALK, max_tokens=12, **settings)["choices"]
@@ -168,6 +169,7 @@ def test_a_model_without_a_template_says_what_is_missing(server):
     server.wait_until_empty()
 
 
+@pytest.mark.release
 def test_how_the_command_finds_the_template(tmp_path, caplog):
     assert find_chat(tmp_path, ByteTokenizer()) == NO_CHAT
     (tmp_path / "chat_template.jinja").write_text("{{ messages")

@@ -45,7 +45,7 @@ def test_a_full_queue(make_engine):
         assert client.complete(prompt="a", max_tokens=3)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_answers_that_take_too_long(make_engine):
     limits = LIMITS.__class__(length=300_000, max_tokens=200_000, choices=16, answer_seconds=1.0)
     with serving(make_engine(), limits) as client:

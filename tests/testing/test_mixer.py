@@ -58,7 +58,7 @@ def test_what_obeys_the_contract_passes():
     check_mixer(mixers.ShortConv, d_model=4, kernel_size=3, length=16)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_rows_that_are_transformed_as_a_whole_are_causal_up_to_rounding():
     check_mixer(mixers.LongConv, l_max=11, exact=False, d_model=4, length=16)
 
@@ -117,6 +117,7 @@ FORMS = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("form", FORMS)
 def test_faults_in_one_form_of_call_are_found(form):
     def change(mix, x, state, context):
@@ -126,6 +127,7 @@ def test_faults_in_one_form_of_call_are_found(form):
         check_mixer(with_fault("Faulty", change), d_model=4, length=16)
 
 
+@pytest.mark.release
 def test_prompts_and_single_rows_are_called_too():
     def drops(mix, x, state, context):
         is_prompt = x.shape[1] > 1 and context.mask is None
@@ -141,6 +143,7 @@ def test_a_state_that_becomes_wider_is_refused():
         check_mixer(with_fault("Faulty", widens), d_model=4, length=16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("t", slow_but([24, 64], [16, 24, 32, 64], core=[64]))
 @pytest.mark.parametrize(
     ("fault", "law"),
@@ -151,6 +154,7 @@ def test_faults_at_later_tokens_are_found(fault, law, t):
         check_mixer(with_fault("Faulty", fault(t)), d_model=4)
 
 
+@pytest.mark.slow
 def test_rows_are_two_and_a_half_chunks_of_the_mixer_long():
     class Chunked(with_fault("Faulty", sees_one_token_ahead(200))):
         chunk_size: int | None = 96

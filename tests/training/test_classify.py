@@ -73,7 +73,7 @@ def finished(settings, tmp_path_factory):
     return workdir, classify.train(classify.ClassifyConfig(workdir=workdir, **settings))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_it_learns_and_says_how_well(finished, dna):
     workdir, results = finished
     assert 0.75 < results["test_accuracy"] < 1

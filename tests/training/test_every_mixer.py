@@ -18,11 +18,7 @@ from tests.marks import slow_but
 STEPS = 50
 
 
-EVERY_TIME = ["delta_net", "input_conv", "mamba"]
-"""of other kinds than those that tests.mixers.test_contract.DIFFERENTIATED and tests/parity have"""
-
-
-@pytest.mark.parametrize("name", slow_but(EVERY_TIME, mixers.names(), core=["input_conv"]))
+@pytest.mark.parametrize("name", slow_but(["input_conv"], mixers.names()))
 def test_trains_in_place_of_a_layer(tiny_config, name):
     """A repeated pattern of 8 tokens; packed documents and a padded row included."""
     config = tiny_config.replace(vocab_size=16, pad_vocab_multiple=1, schedule="L").with_mixer(name)

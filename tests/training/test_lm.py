@@ -122,6 +122,7 @@ def test_held_out_text_that_is_gone_is_refused(finished, one_layer, text, tmp_pa
         lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(data)}, resume=True))
 
 
+@pytest.mark.release
 def test_more_steps_hold_the_final_rate(finished, tmp_path):
     copy = copy_run(finished[0], tmp_path / "run")
     assert lm.main(["--workdir", str(copy), "--resume", "--steps", str(STEPS + 2)]) == 0
@@ -167,7 +168,7 @@ def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
     assert sum(leaf.size for leaf in moments) < sum(leaf.size for leaf in jax.tree.leaves(before))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_embeddings_and_norms_train_with_low_rank_changes(finished, one_layer, tmp_path):
     """Only these move and have moments, a resumed run goes on with them, and the exported model has them."""
     settings = {**one_layer, "preset": None, "steps": 2, "eval_every": 0, "checkpoint_every": 0, "lora": 2}

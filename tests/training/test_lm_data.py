@@ -48,6 +48,7 @@ def whole(from_shards, tmp_path_factory) -> tuple[Path, lm.Run]:
     return workdir, lm.train(lm.LMConfig(workdir=workdir, **from_shards))
 
 
+@pytest.mark.release
 def test_a_run_from_shards_learns(whole, shards):
     workdir, run = whole
     lines = read_metrics(workdir / "metrics.jsonl")
@@ -133,7 +134,7 @@ def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path
     lm.assemble(lm.LMConfig(workdir=tmp_path, **{**settings, "eval_every": 0}))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_vocabulary_of_more_than_two_bytes(from_shards, tmp_path):
     """From the tokenizer's file to the batches; an id that lost its third byte would be another word."""
     words = {"<|endoftext|>": 0, **{f"w{number}": number for number in range(1, 70_000)}}

@@ -21,6 +21,7 @@ from based_jax.training.mqar import sweep as mqar_sweep
 from based_jax.training.mqar.grid import data_seeds, load
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.commands import run_here
+from tests.marks import slow_but
 from tests.training.runs import losses, stop_at
 
 SETTINGS = {"layers": "short_conv,attention", "d_model": 16, "vocab_size": 16, "length": 8, "pairs": 2}
@@ -93,7 +94,7 @@ def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
         run(tmp_path, **small, batch_size=8)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_grid_learns_but_for_the_rate_that_diverges(finished):
     outcome = finished[1]
     assert outcome.stopped_by is None
@@ -116,7 +117,7 @@ def test_a_grid_learns_but_for_the_rate_that_diverges(finished):
     assert good[0]["accuracy"] != good[1]["accuracy"]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_lane_does_not_depend_on_the_others(finished, tmp_path):
     """The same numbers beside another seed, in another lane, up to rounding that training amplifies."""
     run(tmp_path, learning_rates="1e-2", seeds="1,2", stop_above=0.01, test="8:2")
@@ -186,9 +187,8 @@ def test_train_and_test_seeds_never_meet():
     assert train != data_seeds(4, 5, 7)[0]
 
 
-@pytest.mark.parametrize(
-    "limit", [pytest.param(2**24, id="whole"), pytest.param(64, id="in parts", marks=pytest.mark.release)]
-)
+@pytest.mark.release
+@pytest.mark.parametrize("limit", slow_but([2**24], [2**24, 64]))
 def test_a_step_is_adamw_on_the_loss_of_all_logits(limit, monkeypatch):
     """The positions of BaseConv's filter are a buffer in the authors' code: nothing moves them."""
     monkeypatch.setattr(mqar_grid, "MAX_LOGITS", limit)

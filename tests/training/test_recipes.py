@@ -48,6 +48,7 @@ def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
 EVERY = pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
 
 
+@pytest.mark.release
 @EVERY
 def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
     """The programs, which the next test builds and nothing compiles, are left out."""

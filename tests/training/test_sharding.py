@@ -15,7 +15,7 @@ from tests.subprocesses import run_module, run_python
 from tests.training.test_step import programs
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_memory_and_traffic():
     run_python("from tests.training.test_sharding import sharded_parameters; sharded_parameters()", devices=8)
 

@@ -14,7 +14,7 @@ from based_jax.models import LanguageModel, MixerSpec, ModelConfig
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.step import TrainState, build_programs, make_train_step, next_token_losses
 from tests.arrays import normals
-from tests.marks import release_but
+from tests.marks import slow_but
 
 
 def make_batch(rows: int = 4, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
@@ -75,7 +75,8 @@ def test_micro_batches_give_the_same_step(one_layer_config):
         np.testing.assert_allclose(float(one["grad_norm"]), float(two["grad_norm"]), rtol=2e-5)
 
 
-@pytest.mark.parametrize("accumulate", release_but([1], [1, 4]))
+@pytest.mark.release
+@pytest.mark.parametrize("accumulate", slow_but([1], [1, 4]))
 def test_whole_rows_need_no_mask(one_layer_config, accumulate):
     """A batch without a mask makes the step of one whose mask is true throughout."""
     masked, compiled = programs(one_layer_config), programs(one_layer_config, accumulate=accumulate)
@@ -104,6 +105,7 @@ def small_batch() -> dict[str, np.ndarray]:
     return {name: array % 16 if name in ("inputs", "targets") else array for name, array in batch.items()}
 
 
+@pytest.mark.release
 def test_auxiliary_losses_are_minimised_too():
     """With nothing attended to, the selection learns from its own loss alone, which is sum(sigmoid) - k."""
     state, step = selecting_step(noise=0.0)
@@ -121,7 +123,7 @@ def test_auxiliary_losses_are_minimised_too():
     assert np.any(moved["selecting"]["kernel"] != 0)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_micro_batches_of_different_lengths_give_the_same_auxiliary_loss():
     """Weighted by their lengths, their means are the mean of all."""
     state, step = selecting_step(noise=0.0)
@@ -134,6 +136,7 @@ def test_micro_batches_of_different_lengths_give_the_same_auxiliary_loss():
         np.testing.assert_allclose(float(accumulated[name]), float(value), rtol=2e-5)
 
 
+@pytest.mark.release
 def test_noise_depends_on_the_step_alone():
     state, step = selecting_step(noise=1.0)
     losses = [

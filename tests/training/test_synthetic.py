@@ -28,7 +28,7 @@ from based_jax.training.commands import synthetic
 from based_jax.training.mqar.grid import Batches, Grid, VmappedRuns, load
 from based_jax.training.recipes import with_recipe
 from tests.arrays import normals
-from tests.marks import release_but
+from tests.marks import slow_but
 
 RUNS = VmappedRuns(np.full(1, 1e-2, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
 ROWS, LENGTH, VOCAB = 4, 24, 32
@@ -72,7 +72,7 @@ CORE = ["mqar", "parity", "compression", "memorization", "permutations", "select
 """whose batches are drawn by few programs"""
 
 
-@pytest.mark.parametrize("name", release_but(CORE, [name for name in TASKS if name != "stacked"]))
+@pytest.mark.parametrize("name", slow_but(CORE, [name for name in TASKS if name != "stacked"]))
 def test_every_task_of_tokens_trains_a_step(name, programs):
     known = task_settings(name).keys() & SETTINGS.keys()
     task = make_task(name, {**{key: SETTINGS[key] for key in known}, "num_examples": ROWS})
@@ -91,7 +91,7 @@ def test_every_task_of_tokens_trains_a_step(name, programs):
     assert after[0] < losses[0]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_stacked_trains_a_model_of_vectors():
     """Losses and accuracy against the table, which the step leaves alone."""
     flags = {"task": "stacked:embedding_dim=6", "vocab_size": 10, "pairs": 3, "dropout": 0.0}

@@ -23,12 +23,7 @@ CELLS = [(name, check) for name in subjects.names() for check in CHECKS]
 
 THOROUGH = ("taylor_attention xla", "softmax_attention tiled", "mixers.linear_attention")
 """under everything: sums of chunks, a gradient of its own, a module"""
-FURTHER = (
-    *(f"{op} xla" for op in ("diagonal_scan", "long_conv", "softmax_attention")),
-    "taylor_step pallas",
-    "cross_entropy",
-    "mixers.gated_conv",
-)
+FURTHER = ("diagonal_scan xla", "taylor_step pallas", "cross_entropy")
 """other ways to compute, under what batches and differentiates"""
 
 
@@ -38,8 +33,7 @@ def is_quick(name, check):
         return name == "cross_entropy"
     if name in THOROUGH or (name in FURTHER and check in ("vmap", "checkpoint", "jvp")):
         return True
-    is_small = not name.startswith("mixers.") and not name.endswith(" pallas")
-    return check == "rank_promotion" or (check == "transfer_guard" and is_small)
+    return check == "rank_promotion" and not name.startswith("mixers.")
 
 
 QUICK = [cell for cell in CELLS if is_quick(*cell)]

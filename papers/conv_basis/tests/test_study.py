@@ -81,6 +81,7 @@ def found(texts):
     return {row["line"]: row["points"] for row in replaced.rows(SMALL, texts)}
 
 
+@pytest.mark.slow
 def test_as_many_segments_or_keys_as_tokens_are_attention(model, texts, found):
     made, params = model
 

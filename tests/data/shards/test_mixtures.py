@@ -55,6 +55,7 @@ def rows_of(batches, count: int) -> dict[str, np.ndarray]:
     return {name: np.concatenate([batch[name] for batch in drawn]) for name in drawn[0]}
 
 
+@pytest.mark.release
 @given(sizes=SIZES)
 @settings(max_examples=30)
 def test_an_epoch_predicts_every_token_once_but_for_the_ends_of_shards(sizes):

@@ -80,6 +80,7 @@ def of_nnx(strength: float):
     return Head()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_equinox, of_nnx])
 def test_a_model_of_another_library(make, tmp_path, monkeypatch):
     """An induction head: it recalls everything, and nothing once it is switched off."""
@@ -118,6 +119,7 @@ def test_what_a_callable_cannot_answer_has_its_reason():
         assert "expected a causal model" in sighted[section]["not_measured"]
 
 
+@pytest.mark.slow
 def test_a_mixer_that_is_switched_off_adds_nothing(saved):
     """The same logits as with zeros for its output maps, also with scanned and rematerialised layers."""
     _, params = saved

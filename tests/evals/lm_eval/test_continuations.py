@@ -11,6 +11,7 @@ from based_jax.evals.lm_eval.continuations import Request, score_continuations
 from based_jax.mixers import Attention
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import LENGTH, make_tiny
+from tests.marks import slow_but
 
 # Sums of a few float32 log-probabilities of up to 30 nats each: 8 tokens * 30 * 2^-24 * some operations.
 TOLERANCE = 1e-4
@@ -44,7 +45,7 @@ def make_requests():
 REQUESTS = make_requests()
 
 
-@pytest.fixture(scope="module", params=["C", "A"])
+@pytest.fixture(scope="module", params=slow_but(["C"], ["C", "A"]))
 def tiny(request):
     return make_tiny(request.param)
 
@@ -129,6 +130,7 @@ def test_what_is_shared_is_read_once(attending, calls):
     assert calls == [[18], [17] * 4, [6, 6, 3, 3]]
 
 
+@pytest.mark.slow
 def test_models_without_states_are_passed_over_whole(attending, monkeypatch):
     expected = [score.log_prob for score in scores(attending, REQUESTS[:3], batch_size=4)]
     monkeypatch.setattr(Attention, "stateful", False)

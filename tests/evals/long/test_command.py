@@ -19,7 +19,7 @@ from based_jax.evals.long.run import Reader
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 from tests.commands import refused
-from tests.marks import release_but
+from tests.marks import slow_but
 
 BYTES = load_tokenizer("byte")
 CONFIG = ModelConfig(
@@ -60,7 +60,7 @@ def readers():
         yield reader
 
 
-@pytest.mark.parametrize("off", release_but([None], [None, "gated_conv"]))
+@pytest.mark.parametrize("off", slow_but([None], [None, "gated_conv"]))
 def test_answers_are_those_of_whole_forward_passes(saved, readers, off):
     _, params = saved
     asked = ("multi_value", 300), ("dna", 310)
@@ -99,6 +99,7 @@ def test_answers_are_those_of_whole_forward_passes(saved, readers, off):
             assert text.partition("\n")[0] == answer.generated
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_may_be_longer_than_the_right_ones():
     """The caches have room for it."""
     model = bj.LanguageModel(CONFIG.replace(schedule="A"))
@@ -130,6 +131,7 @@ def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
     assert "Right first, by depth" in page
 
 
+@pytest.mark.slow
 def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
     tokenizer = load_tokenizer("dna")
     mixers = {"C": MixerSpec("gated_conv")}

@@ -24,7 +24,7 @@ def random_request(random: np.random.Generator, vocab_size: int) -> Request:
     )
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_random_requests(wide, x64):
     """200 requests in bursts; some are refused, and some cancelled, finished ones among them."""
     vocab_size, random = wide.model.config.vocab_size, np.random.default_rng(0)

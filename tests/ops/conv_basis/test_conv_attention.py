@@ -88,7 +88,7 @@ def test_both_implementations_are_the_definition(by_fft, own):
     law()
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "largest"), [(2.2, 24), (4.4, 48)])
 def test_drowned_rows_are_computed_again(monkeypatch, scale, largest):
     """float32, scores up to 24 and 48. Such scores themselves are rounded by 6e-8 times as much."""
@@ -159,7 +159,7 @@ def test_decoding_is_exact(monkeypatch, case):
     law()
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_surrogate_does_not_pass_through_a_state():
     q, k, v = numbers(0, dtype=np.float32)
 
@@ -194,6 +194,7 @@ def test_more_pairs_than_int32_counts():
         jax.eval_shape(lambda x: ops.conv_attention(x, x, x, starts=(0,), implementation="reference"), x)
 
 
+@pytest.mark.release
 def test_a_text_longer_than_its_state():
     q, k, v = (x[:, :3] for x in numbers(0, dtype=np.float32))
     state = blank(ops.init_conv_attention_state, 2, 4, 2, 2, 4, 3)
@@ -250,6 +251,7 @@ def rope():
     return dataclasses.replace(rope, exact=rope.of_softmax())
 
 
+@pytest.mark.release
 def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
     """Section 5 where scores have a conv basis, in chunks that do not divide the channels."""
     run = functools.partial(rope.gradients, starts=(0, 9, 25))
@@ -266,7 +268,7 @@ def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
     assert_close(run(dtype=np.float32), rope.exact, FLOAT32_GRADIENT)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
     """Some rows go by FFT, some do not; it is not attention's, but for v."""
     run = functools.partial(rope.gradients, starts=(0, 9, 25), gradient="anchors")

@@ -186,6 +186,7 @@ STUDY = ROOT / "papers" / "hyper_self_attention" / "hyper_lm"
 KEPT = STUDY / "results"
 
 
+@pytest.mark.slow
 def test_the_page_that_is_kept_here_is_of_the_records(tmp_path, monkeypatch):
     monkeypatch.setattr(plot, "draw", lambda *_, **options: None)
     text = report.write("cpu", read(KEPT / "results.jsonl"), tmp_path)[-1].read_text()

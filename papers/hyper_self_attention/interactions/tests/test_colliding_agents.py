@@ -51,6 +51,7 @@ def test_the_paper_s_claims_at_a_small_size(tmp_path):
     assert np.abs(learned["sinusoidal"].c[off]).max() < 0.1 * np.abs(learned["unequal"].c[off]).max()
 
 
+@pytest.mark.slow
 def test_the_command_and_its_second_call(small, tmp_path, monkeypatch, capsys):
     out = tmp_path / "study"
     assert program.main(["--out", str(out)]) == 0

@@ -11,6 +11,7 @@ from papers.zoology.mqar import dictionary
 seeds = st.integers(0, 2**32 - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_fill", [False, True])
 @pytest.mark.parametrize("num_passes", [1, 2])
 def test_every_label_of_the_task(random_fill, num_passes):

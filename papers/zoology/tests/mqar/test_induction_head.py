@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_language_model_of_width_128_at_the_papers_vocabulary():
     assert jax.tree.map(jnp.shape, nn.meta.unbox(shapes)) == jax.tree.map(jnp.shape, params)
 
 
+@pytest.mark.slow
 def test_the_shift_is_needed():
     """The same weights without the convolution's, and any attention without positions."""
     task = MQAR(65, 20, 64, 8, random_fill=False)
