@@ -67,7 +67,7 @@ test-prerelease: $(VENV)/.installed-test ## the selection with pre-releases of j
 
 # Tests of what depends most on the versions of jax and Python.
 SELECTION = tests/test_compat.py tests/kernels tests/models tests/parity tests/export tests/generate/test_loop.py \
-  tests/training/test_step.py tests/training/test_meshes.py tests/training/test_sharding.py
+  tests/training/test_step.py tests/training/test_sharding.py
 
 selection: $(VENV)/.installed-test
 	$(PYTEST) $(RECORDED) $(or $(TESTS),$(SELECTION))

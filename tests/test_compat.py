@@ -37,6 +37,7 @@ print(json.dumps([np.asarray(many[:2]).tolist(), np.asarray(few).tolist()]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXERS)
 def test_a_row_does_not_depend_on_how_many_there_are(name):
     """In a process with XLA's own settings: the suite's leave out most optimizations."""

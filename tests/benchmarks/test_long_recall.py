@@ -17,6 +17,7 @@ def tokenizer(tmp_path_factory):
     return load_tokenizer(str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", long_recall.SLOTS)
 def test_only_answers_are_trained_on(tokenizer, slot):
     tokens, is_answer = long_recall.make_text(slot, "0", tokenizer)

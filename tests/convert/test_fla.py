@@ -113,7 +113,7 @@ def gla(tmp_path):
     return tmp_path, config, numpy_fla.drawn(config)
 
 
-@pytest.mark.parametrize("case", slow_but(CHOSEN, CASES, core=CHOSEN[::2]))
+@pytest.mark.parametrize("case", slow_but(CHOSEN[::2], CASES))
 def test_logits(case, tmp_path):
     """float32 here against float64 there: FLOAT32's reason, over two layers."""
     config = config_of(case, **({} if "attn" in CASES[case] else {"num_hidden_layers": 1}))

@@ -138,7 +138,7 @@ def test_labels_follow_from_the_definition(settings):
     assert not re.search(r"\b[fu]64\[", str(drawing))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_shares():
     """Noise, sizes of keys and products are as frequent as the definitions say, to 5 standard deviations."""
     inputs = np.asarray(tasks.NoisyInContextRecall(12, length=16, noise_vocab_size=4).build(1).inputs)

@@ -18,6 +18,7 @@ from based_jax.models import LanguageModel
 from based_jax.plot import Line
 from based_jax.training.commands.synthetic import SyntheticConfig, state_bytes
 from based_jax.training.recipes import with_recipe
+from tests.marks import slow_but
 
 NAMES = [
     module.name
@@ -116,7 +117,7 @@ def families_of(panel: plot.Panel | plot.Bars) -> set[str]:
     return {line.family for line in panel.lines if line.points}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(["capabilities", "mqar_width"], NAMES))
 def test_figures_and_pages(name, tmp_path):
     chosen = STUDIES[name]
     made = [*rows(chosen.jobs["smoke"])]

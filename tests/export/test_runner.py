@@ -121,7 +121,7 @@ runpy.run_path({str(mixed.directory / "run.py")!r}, run_name="__main__")
     )
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_fixed_batch(small):
     prompt = [5, 6, 7, 8, 9]
     assert small.exported.generate([prompt], 7) == [small.tiny.greedy(prompt, 7)]

@@ -49,7 +49,7 @@ def expect_the_same_outputs(name):
     chex.assert_trees_all_equal(found, expected)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_outputs_are_the_same_to_the_last_bit():
     expect_the_same_outputs("linear_attention")
 

@@ -64,7 +64,7 @@ def test_outputs_and_gradients(case):
     assert_close(list(gradients), list(expected[1]), gradient)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_vmap_and_second_derivatives_are_those_of_the_formula():
     inner, parameters, _ = drawn("float32", 3, True)
     inner = inner[:1, :5]

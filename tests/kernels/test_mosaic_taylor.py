@@ -70,9 +70,9 @@ def check_vmapped() -> None:
     assert_close(jax.tree.map(lambda x: x[:, 0], got), want, BFLOAT16)
 
 
+@pytest.mark.slow
 @needs_mosaic
-@pytest.mark.release
-@pytest.mark.parametrize("check", [pytest.param(check_vmapped, marks=pytest.mark.slow), check_packed])
+@pytest.mark.parametrize("check", [check_vmapped, check_packed])
 def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
     code = f"from tests.kernels import test_mosaic_taylor as test; test.{check.__name__}()"
@@ -82,7 +82,7 @@ def test_interpreted(check):
 SHAPES = [
     # One block per row and head; the three passes, packed, with states and a part that values do not fill.
     (8, 16, 2048, 64, False),
-    pytest.param(1, 16, 8192, 112, True, marks=pytest.mark.release),
+    pytest.param(1, 16, 8192, 112, True, marks=pytest.mark.slow),
 ]
 
 

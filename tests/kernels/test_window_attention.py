@@ -131,10 +131,10 @@ def test_values_and_gradients(shape):
     law()
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
-    [("bfloat16", BFLOAT16), pytest.param("float16", FLOAT16, marks=pytest.mark.slow)],
+    [("bfloat16", BFLOAT16), ("float16", FLOAT16)],
 )
 def test_half_precision(dtype, tolerance):
     """Values and gradients with the block sizes of the table, without segments and padding."""

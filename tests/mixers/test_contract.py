@@ -154,7 +154,7 @@ def test_a_continued_row_stays_in_its_segment_without_ids(run):
     laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
 
 
-@pytest.mark.parametrize("case", slow_but(["attention", "mamba2"], KINDS, core=[]))
+@pytest.mark.parametrize("case", slow_but(["mamba2"], KINDS, core=[]))
 def test_calls_without_masks_and_ids_and_of_other_lengths(case):
     """Arrays that are cut, and arguments that are absent, take other ways through the code."""
     run, x = runner(case), drawn(3)
@@ -195,7 +195,7 @@ def test_split_law_anywhere(case, cut, length, seed):
     laws.split_law(runner(case), drawn(seed), [cut, laws.LENGTH - cut], mask=mask)
 
 
-@pytest.mark.parametrize("case", slow_but(["attention", "gated_conv"], DIFFERENTIATED, core=["gated_conv"]))
+@pytest.mark.parametrize("case", slow_but(["gated_conv"], DIFFERENTIATED))
 def test_gradients_flow_through_the_state(case):
     """The gradient of a row in two calls does not depend on the cut, and padding has none."""
     run = runner(case)

@@ -51,7 +51,7 @@ def oracle(tree: dict, x: np.ndarray) -> np.ndarray:
     return np.array(y)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_token_loop():
     """Over more than one chunk, and the gradients of the tree are those of the recurrence."""
     with jax.enable_x64(True):

@@ -54,7 +54,7 @@ def test_blocks_are_alone_and_begin_with_each_document():
         assert_close(y[:, begin:end], full(blocked.variables, x[:, begin:end])[0], FLOAT32)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_random_features_are_not_trained():
     x = laws.inputs(2, 13, 12, 0)
     run = runner("scatterbrain", d_model=12, left=1, feature_dim=4)

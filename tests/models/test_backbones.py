@@ -72,7 +72,7 @@ def test_output_maps_are_shrunk_where_the_authors_shrink_them():
     assert deviation("based") == pytest.approx(0.02, rel=0.1)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_every_mixer_has_a_backbone():
     for name in bj.mixers.names():
         config = mqar_backbone(name, 24, length=64)

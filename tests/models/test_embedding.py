@@ -98,7 +98,7 @@ def test_a_frozen_table_has_no_gradient():
     assert_close(jax.tree.leaves(frozen["head"])[0], jax.tree.leaves(learned["head"])[0], FLOAT32)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_narrow_embeddings_train_and_decode():
     """The body's output is what the head multiplies: `hidden` has the embedding's width."""
     config = CONFIG.replace(embed_dim=4, max_positions=0)

@@ -41,7 +41,7 @@ def test_kinds_of_layers():
     assert layer_kinds(CONFIG) == [[0, 1, 5], [2], [3], [4]]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_draws_do_not_depend_on_other_layers(params):
     """So that a program for some layers, as for `param_shapes`, agrees."""
     own = init_two(jax.random.key(0), TOKENS)["params"]

@@ -108,7 +108,7 @@ def test_noise_is_drawn_from_rngs():
     np.testing.assert_array_equal(outputs(model, TOKENS)[0], outputs(model, TOKENS)[0])
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_bridge_of_flax_works_without_a_mesh():
     tokens = jnp.asarray(TOKENS)
     model = nnx.bridge.ToNNX(MODEL, rngs=nnx.Rngs(0)).lazy_init(tokens)

@@ -46,7 +46,7 @@ def products(v):
     return ops.hyper_feature_attention([q, q], [k, k], v, scale=0.1, chunk_size=1)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "arrays"),
     [(skip, (positive(4),)), (maps, WEIGHTS), (full, (Q,)), (products, (Q,))],

@@ -99,7 +99,7 @@ class TestDeltaRule(Contract):
         return y, {"kv": kv}
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_gradients_in_bfloat16():
     """With segments, padding and a state: values close to those of the rounded inputs, gradients finite."""
     laws, case = TestDeltaRule(), CASES[0]

@@ -54,7 +54,7 @@ def landmarks_by_hand(q, k, v, size, ids):
     [
         ("xla", np.float64, IDS),
         *(
-            pytest.param(*case, None, marks=pytest.mark.release)
+            pytest.param(*case, None, marks=pytest.mark.slow)
             for case in (("reference", np.float64), ("xla", np.float32))
         ),
     ],
@@ -72,7 +72,7 @@ def test_the_causal_form_is_its_equation(implementation, dtype, ids, x64):
     assert_close(y, expected, FLOAT64 if dtype == np.float64 else FLOAT32)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_gradients_of_a_row_that_ends_after_a_chunk(x64):
     """Those of a row alone are those of the same row with padding, which has none."""
     arrays, weights, size = drawn(length=5), drawn(length=5)[0], 2

@@ -48,7 +48,7 @@ def by_hand(q, k, v, directions, left, ids):
     return y
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize("left", slow_but([3], [0, 3]))
 def test_the_causal_form_is_its_equation(left, x64):
     arrays = drawn()

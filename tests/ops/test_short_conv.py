@@ -37,7 +37,7 @@ CASES = [
 
 
 class TestShortConv(Contract):
-    cases = slow_but([*CASES[:3], CASES[5]], CASES, core=CASES[:1])
+    cases = slow_but(CASES[:2], CASES, core=CASES[:1])
     bare = CASES[1:3]
     tokens, state = ("x",), ("inputs",)
     implementations = ("xla",)

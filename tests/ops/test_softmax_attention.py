@@ -11,7 +11,7 @@ from based_jax import ops
 from based_jax.ops import attention_to_keys
 from based_jax.ops.core.implementations import KERNELS
 from pallas_kernels import interpreted
-from tests.marks import release_but, slow_but
+from tests.marks import slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
 from tests.ops.declared import PREFIX
@@ -171,7 +171,7 @@ class TestBidirectional(TestSoftmaxAttention):
 class TestWindowKernels(TestSoftmaxAttention):
     """The fused kernels in the interpreter; they have no float64."""
 
-    cases = release_but([], WINDOWS[:1])
+    cases = slow_but([], WINDOWS[:1])
     implementations = ("pallas",)
     examples = 2
     test_the_reference = test_in_float64 = test_without_a_placement = test_bfloat16 = None

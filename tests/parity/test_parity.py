@@ -24,11 +24,11 @@ COVERED = {
     *(f"checkpoints/attn-tiny/{name}" for name in WEIGHTS),
     *(f"based/{name}" for name in ("mha_rotary", "sliding_attention_variant")),
     "zoology/h3_ema_l_max",
-    *(f"mqar/v{name}" for name in ("256_l128_kv8_a1", "8192_l256_kv64_a0.01", "8192_l64_kv8_a0.01")),
     *(f"ops/{name}" for name in ("delta_rule", "dplr", "gated_delta_rule", "gla", "retention", "ssd")),
     *(f"training/mqar_{name}_adamw" for name in ("based", "h3", "hyena")),  # attention's is not
 }
-"""Slow cases: other numbers for the code of another one."""
+"""Slow cases, as are those of feature maps and of MQAR: other numbers for the code of another one. tests/ops and
+tests/data compare maps and rows with NumPy."""
 
 
 def pytest_generate_tests(metafunc):
@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc):
     def case(path: Path):
         name = path.relative_to(directory)
         case = str(name if name.name in WEIGHTS else name.with_suffix(""))
-        is_slow = case in COVERED or name.parts[0] == "feature_maps"
+        is_slow = case in COVERED or name.parts[0] in ("feature_maps", "mqar")
         mark = pytest.mark.slow if is_slow else pytest.mark.release
         return pytest.param(path, id=case, marks=[] if case in CORE else [mark])
 

@@ -53,7 +53,7 @@ def test_a_message_is_the_completion_of_the_rendered_prompt(client):
     assert again["choices"] == [choice]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_settings_and_ends_are_those_of_completions(client):
     settings = {"temperature": 1.1, "seed": 4, "n": 2, "frequency_penalty": 0.5}
     made = client.chat(messages=TALK, max_tokens=12, **settings)["choices"]

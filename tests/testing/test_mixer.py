@@ -127,7 +127,7 @@ def test_faults_in_one_form_of_call_are_found(form):
         check_mixer(with_fault("Faulty", change), d_model=4, length=16)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_prompts_and_single_rows_are_called_too():
     def drops(mix, x, state, context):
         is_prompt = x.shape[1] > 1 and context.mask is None

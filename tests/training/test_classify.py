@@ -73,7 +73,7 @@ def finished(settings, tmp_path_factory):
     return workdir, classify.train(classify.ClassifyConfig(workdir=workdir, **settings))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_it_learns_and_says_how_well(finished, dna):
     workdir, results = finished
     assert 0.75 < results["test_accuracy"] < 1
@@ -90,7 +90,7 @@ def test_it_learns_and_says_how_well(finished, dna):
     assert max(evaluated) == results["validation_accuracy"]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy(finished, dna):
     workdir, results = finished
     model, params, classes = load_classifier(workdir / "model")
@@ -108,7 +108,7 @@ def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy
     assert right["validation"] == results["validation_accuracy"]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path):
     """In the directory of a run that ended before its first checkpoint."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 6, "eval_accuracy": 1.0}\n')

@@ -263,7 +263,7 @@ def test_a_dry_run_reports_what_stops_the_run_and_goes_on(settings, tmp_path, mo
     assert "stops it" in capsys.readouterr().out
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_bfloat16_trains(one_layer, tmp_path):
     run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "steps": 12}, dtype="bfloat16"))
     assert run.model.config.dtype == "bfloat16"

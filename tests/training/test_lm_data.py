@@ -48,7 +48,7 @@ def whole(from_shards, tmp_path_factory) -> tuple[Path, lm.Run]:
     return workdir, lm.train(lm.LMConfig(workdir=workdir, **from_shards))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_run_from_shards_learns(whole, shards):
     workdir, run = whole
     lines = read_metrics(workdir / "metrics.jsonl")

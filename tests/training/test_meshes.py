@@ -31,7 +31,7 @@ MESHES_OF_8 = [
 ]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_linear_attention_on_eight_devices():
     """Every axis at once but "data", whose program is that of "fsdp" without the gathering of weights.
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from based_jax.experiments import mqar_tradeoff
 from based_jax.published import table
 from papers.results.__main__ import main
@@ -47,6 +49,7 @@ def cells(found, **kind):
     }
 
 
+@pytest.mark.slow
 def test_recall_fills_its_checkpoint(tmp_path):
     swde = {**RECALL, "contains": 26.0, "options": {**RECALL["options"], "task": "swde"}}
     old = {**swde, "contains": 21.0}
@@ -60,6 +63,7 @@ def test_recall_fills_its_checkpoint(tmp_path):
     assert "fda" not in cells(("based_table_1", found), size="363m/30b")
 
 
+@pytest.mark.slow
 def test_perplexity_fills_its_run(tmp_path):
     without_counts = {**PERPLEXITY, "info": {"checkpoint": "attn-360m", "data": "p", "length": 2048}}
     dna = {**PERPLEXITY, "info": {"checkpoint": "runs/hg38-based-49m", "data": "d", "length": 1024}}

@@ -116,7 +116,7 @@ def run(directory, out, *flags: str) -> str:
     return (out / "tiny.json").read_text()
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
     flags = "--lengths", "300", "--families", "multi_value"
     first = run(saved[0], tmp_path, *flags, "--no-parts")

@@ -83,10 +83,10 @@ def assert_same(scores: Scores, expected: Scores) -> None:
     [
         (2, False, None),
         (2, True, None),
-        (3, False, None),
+        pytest.param(3, False, None, marks=pytest.mark.slow),
         (2, False, 5),
-        (2, True, 5),
-        (2, True, 1),
+        pytest.param(2, True, 5, marks=pytest.mark.slow),
+        pytest.param(2, True, 1, marks=pytest.mark.slow),
         (2, False, LENGTH),
     ],
 )
@@ -105,7 +105,7 @@ def test_strides_beyond_a_window_are_refused(model, packed, stride):
         score_windows(*model, packed, length=LENGTH, batch_size=2, stride=stride)
 
 
-@pytest.mark.parametrize("start", [None, 65])
+@pytest.mark.parametrize("start", [pytest.param(None, marks=pytest.mark.slow), 65])
 def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward, start):
     packed = dataclasses.replace(packed, start=start)
     ends = [*packed.starts.tolist(), len(packed) - 1]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from based_jax import ops
 from based_jax.ops.conv_basis import conv_attention_fft
 from tests.arrays import array, blank
-from tests.marks import release_but
+from tests.marks import release_but, slow_but
 from tests.ops import draw
 from tests.ops.conv_basis import conv_basis_cases as cases
 from tests.ops.conv_basis.conv_basis_cases import STATIC, attend, in_one_head, softmax
@@ -60,7 +60,7 @@ def defined(q, k, v, starts, ids=None, counts=None):
     return y
 
 
-@pytest.mark.parametrize("own", release_but([False], [False, True]))
+@pytest.mark.parametrize("own", slow_but([False], [False, True]))
 def test_both_implementations_are_the_definition(by_fft, own):
     """Segments of a tuple, or of each row and head; padding; float64 and float32."""
     run = attend_at if own else attend
