@@ -27,8 +27,8 @@ COVERED = {
     *(f"ops/{name}" for name in ("delta_rule", "dplr", "gated_delta_rule", "gla", "retention", "ssd")),
     *(f"training/mqar_{name}_adamw" for name in ("based", "h3", "hyena")),  # attention's is not
 }
-"""Slow cases, as are those of feature maps and of MQAR: other numbers for the code of another one. tests/ops and
-tests/data compare maps and rows with NumPy."""
+"""Slow cases: other numbers for the code of another one. Those of feature maps and MQAR are slow too, which
+tests/ops and tests/data compare with NumPy."""
 
 
 def pytest_generate_tests(metafunc):

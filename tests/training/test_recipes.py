@@ -45,9 +45,6 @@ def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
     assert model.replace(dtype=preset.dtype) == preset
 
 
-EVERY = pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
-
-
 @pytest.mark.release
 @pytest.mark.parametrize("path", RECIPES[::8], ids=lambda path: path.stem)
 def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
@@ -74,7 +71,7 @@ def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@EVERY
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_programs_of_a_recipe_can_be_built(path):
     config = parsed("--recipe", str(path), "--workdir", "run")
     programs = lm.make_programs(config, LanguageModel(lm.model_config(config, GPT2_VOCAB)), None)
