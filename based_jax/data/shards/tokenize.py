@@ -5,6 +5,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import time
 from collections import Counter
@@ -235,13 +236,13 @@ def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:
     counts = {"tokens": 0, "documents": 0, "skipped": {}, "names": [], "reports": {}}
     state = {"position": (0, 0, 0), **counts, "train": None, "files": {}}
     if (path := out / JOURNAL).exists():
-        journal = read_json(path, max_bytes=MAX_BYTES)
-        try:
-            _expect_same(out, journal["settings"], plan.to_dict())
-            state = {name: journal["state"][name] for name in state}
-        except (KeyError, TypeError, AttributeError) as error:
-            expected = "expected the progress of this command; start again in a new directory"
-            raise ValueError(f"{path}: {expected} ({error!r})") from error
+        match read_json(path, max_bytes=MAX_BYTES):
+            case {"sha256": digest, **journal} if digest == _digest(journal):
+                _expect_same(out, journal["settings"], plan.to_dict())
+                state = journal["state"]
+            case _:
+                expected = "expected the progress of this command, undamaged; start again in a new directory"
+                raise ValueError(f"{path}: {expected}")
     else:
         names = [path.name for path in out.iterdir()]
         others = [name for name in names if name != "run.lock" and not name.startswith(".")]
@@ -253,7 +254,12 @@ def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:
 
 
 def _write_journal(out: Path, plan: Manifest, state: dict[str, Any]) -> None:
-    write_json(out / JOURNAL, {"settings": plan.to_dict(), "state": state})
+    journal = json.loads(json.dumps({"settings": plan.to_dict(), "state": state}))  # as it will be read
+    write_json(out / JOURNAL, {"sha256": _digest(journal), **journal})
+
+
+def _digest(journal: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(journal, sort_keys=True).encode()).hexdigest()
 
 
 def _expect_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

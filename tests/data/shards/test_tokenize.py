@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -127,6 +128,23 @@ def test_finished_and_other_settings(tmp_path, capsys, monkeypatch):
     ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
     assert ended.status == 2
     assert f"{tmp_path / 'other' / JOURNAL}: expected the progress" in ended.err
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_damaged_journal_is_refused(tmp_path):
+    """Wherever a number, a string or null of it is another one."""
+    spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)
+    assert _run(tmp_path / "out", spec, rule, shard_tokens=50, progress=lambda now: False) is None
+    path = tmp_path / "out" / JOURNAL
+    text = path.read_text()
+    values = list(re.finditer(r": ([^{\[\n]+?)(?=,?\n)", text))
+    assert len(values) > 20
+    for value in values:
+        path.write_text(text[: value.start(1)] + '"x"' + text[value.end(1) :])
+        with pytest.raises(ValueError, match=r"progress\.json: expected the progress of this command, undam"):
+            _run(tmp_path / "out", spec, rule, shard_tokens=50)
+    path.write_text(text)
+    assert _run(tmp_path / "out", spec, rule, shard_tokens=50) is not None
 
 
 @pytest.mark.usefixtures("small_blocks")
