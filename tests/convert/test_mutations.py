@@ -223,6 +223,7 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
 }
 
 
+@pytest.mark.release
 def test_wrong_configs(original, tmp_path):
     """Each kind of model; the weights are the right ones."""
     write_safetensors(tmp_path / "model.safetensors", original.tensors)

@@ -30,6 +30,7 @@ def arrays(task, seed=0):
     return np.asarray(segment.inputs), np.asarray(segment.labels)
 
 
+@pytest.mark.release
 def test_compositional():
     inputs, labels = arrays(Compositional(28, length=26, random_fill=False))
     first, second, values = np.moveaxis(inputs[:, :12].reshape(1000, 4, 3), 2, 0)
@@ -88,6 +89,7 @@ def test_recall_probe():
     assert accuracy(induction_head(inputs, filler=9), labels) == 1.0
 
 
+@pytest.mark.release
 def test_stacked():
     task = StackedMQAR(100, 30, 6, num_passes=2, embedding_dim=48)
     inputs, labels = arrays(task, 3)
@@ -110,6 +112,7 @@ def test_stacked():
     assert accuracy(found, labels[:, 12:]) == 1.0
 
 
+@pytest.mark.release
 def test_circuits():
     """The golden rows of the authors' generators, and all rows against plain sums."""
     for task, count in ((Parity, 8), (Majority, 8), (CumulativeParity, 9), (CumulativeMajority, 9)):
@@ -141,6 +144,7 @@ CIRCUITS = {
 }
 
 
+@pytest.mark.release
 def test_vocabulary_majority():
     inputs, labels = arrays(VocabMajority(5, length=9))
     assert (labels[:, :-1] == IGNORE).all()

@@ -131,6 +131,7 @@ def test_fixed_batch(small):
         small.exported.init(1)
 
 
+@pytest.mark.release
 def test_wrong_arguments(plain):
     for options, message in [
         ({"prompts": []}, r"^prompts = \[\]: expected at least one row"),

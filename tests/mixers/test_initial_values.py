@@ -72,6 +72,7 @@ def test_rwkv_by_depth(name, options, expected):
         assert_close(params[key], values, FLOAT32, key)
 
 
+@pytest.mark.release
 def test_mamba():
     tree = initial_parameters("mamba", d_model=64, d_state=5)
     np.testing.assert_allclose(np.exp(tree["A_log"]), np.broadcast_to(np.arange(1, 6), (128, 5)), rtol=1e-6)
@@ -104,6 +105,7 @@ def test_mamba2():
     assert np.isclose(params["out"]["kernel"].std(), (3 * 128 * 4) ** -0.5, rtol=0.1)
 
 
+@pytest.mark.release
 def test_h3():
     """The shift starts as its c alone; rates 1/2, frequencies pi n, steps between dt_min and dt_max."""
     params = initial_parameters("h3", d_model=64, d_state=6)

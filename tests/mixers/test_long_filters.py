@@ -102,6 +102,7 @@ def hyena_by_hand(mixer, params, x):
     return v.reshape(length, width) @ params["out"]["kernel"] + params["out"]["bias"]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("options", slow_but([{"num_heads": 2}], [{"num_heads": 2}, {"order": 3}]), ids=str)
 def test_hyena_with_heads_and_of_higher_order(options):
     hyena = runner("hyena", d_model=4, l_max=20, filter_order=5, emb_dim=5, **options)
@@ -113,6 +114,7 @@ def test_hyena_with_heads_and_of_higher_order(options):
     assert hyena.mixer.state_size(16) == 2 * 4 * 16  # p = 2, or two convolutions
 
 
+@pytest.mark.release
 def test_hyena_ends_at_l_max():
     hyena = runner("hyena", d_model=4, l_max=8, filter_order=5)
     x = laws.inputs(2, 9, 4, 3)

@@ -54,6 +54,7 @@ def test_fixed_positions_are_a_learned_table_that_is_not_there():
     assert np.isnan(fixed.apply(params, TOKENS[:, :1], state)[0]).all()
 
 
+@pytest.mark.release
 def test_learned_positions_of_segments_and_padding():
     """Positions start anew with a segment, and padding may lie beyond the table."""
     attention = {"A": MixerSpec("attention", {"num_heads": 2, "rotary_fraction": 0.0})}

@@ -99,6 +99,7 @@ def error(client, status=400, **body):
     return client.error(body, status, "/v1/chat/completions")
 
 
+@pytest.mark.release
 def test_conversations_that_the_template_refuses(client):
     found = error(client, messages=[{"role": "robot", "content": ""}])
     assert found["param"] == "messages"

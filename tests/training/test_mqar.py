@@ -261,6 +261,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.release
 def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
     for flags, message in REFUSED.items():
         ended = run_here(mqar.PROG, mqar.main, [*flags.split(), "--workdir", tmp_path], capsys)
