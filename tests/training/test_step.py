@@ -136,7 +136,6 @@ def test_micro_batches_of_different_lengths_give_the_same_auxiliary_loss():
         np.testing.assert_allclose(float(accumulated[name]), float(value), rtol=2e-5)
 
 
-@pytest.mark.release
 def test_noise_depends_on_the_step_alone():
     state, step = selecting_step(noise=1.0)
     losses = [
