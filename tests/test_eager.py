@@ -185,13 +185,7 @@ def test_every_op_that_takes_arrays_is_here():
     assert annotated - ON_THE_HOST == set(CALLS)
 
 
-QUICK = ["cross_entropy", "linear_attention", "long_conv", "softmax_attention", "taylor_attention", "wkv"]
-"""One for each way of being compiled anew: scans, trees, custom gradients, maps that remember something"""
-
-
-@pytest.mark.parametrize(
-    "name", slow_but(QUICK, CALLS, core=["cross_entropy", "linear_attention", "long_conv"])
-)
+@pytest.mark.parametrize("name", slow_but(["cross_entropy", "linear_attention", "long_conv"], CALLS))
 def test_ops_compile_once(compilations, name):
     function, *arrays = CALLS[name]
     expect_one_compilation(compilations, function, *arrays)

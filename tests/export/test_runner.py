@@ -63,10 +63,9 @@ PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.4, "frequency_pena
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temperature": 0.9, "top_k": 9, "top_p": 0.8},
-        {"temperature": 0.9, **PENALTIES},
+        pytest.param({"temperature": 0.9, "top_k": 9, "top_p": 0.8}, id="candidates"),
+        pytest.param({"temperature": 0.9, **PENALTIES}, id="penalties", marks=pytest.mark.slow),
     ],
-    ids=["candidates", "penalties"],
 )
 def test_sampled_tokens(mixed, greedy, settings):
     texts = mixed.exported.generate(PROMPTS, NEW, seed=7, **settings)

@@ -68,6 +68,7 @@ def test_the_mosaic_twin_against_float64(check):
     assert_passes(check)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", slow_but(SMALL[1:2], SMALL, core=[]), ids=lambda check: check.name)
 def test_the_checks_pass_in_the_interpreter(check):
     with interpreted():

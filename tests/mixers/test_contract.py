@@ -110,7 +110,14 @@ def runner(case: str) -> laws.Runner:
     return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
 
 
-@pytest.fixture(params=slow_but(PROPER, CASES, core=KINDS))
+LATER = {
+    *("conv_basis", "delta_net", "gla", "hyena", "linear_hyper_attention", "retnet", "scatterbrain"),
+    *("selective_lookups", "sma"),
+}
+"""Those whose op and state another one has: in the slow run."""
+
+
+@pytest.fixture(params=slow_but([case for case in PROPER if case not in LATER], CASES, core=KINDS))
 def run(request: pytest.FixtureRequest) -> laws.Runner:
     return runner(request.param)
 

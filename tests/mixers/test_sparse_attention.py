@@ -25,7 +25,7 @@ def test_random_cells_are_squares_below_the_diagonal():
     assert not np.any(random_cells(jax.random.key(0), 1, 5))
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_bigbird_sees_its_pattern_and_redraws_with_an_rng():
     """Outputs move with an input exactly where the pattern says so."""
     mixer = runner("bigbird", d_model=12, block_size=1, l_max=13)

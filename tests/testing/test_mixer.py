@@ -117,7 +117,7 @@ FORMS = {
 }
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_faults_in_one_form_of_call_are_found(form):
     def change(mix, x, state, context):

@@ -187,7 +187,7 @@ def test_train_and_test_seeds_never_meet():
     assert train != data_seeds(4, 5, 7)[0]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", slow_but([2**24], [2**24, 64]))
 def test_a_step_is_adamw_on_the_loss_of_all_logits(limit, monkeypatch):
     """The positions of BaseConv's filter are a buffer in the authors' code: nothing moves them."""

@@ -105,7 +105,7 @@ def small_batch() -> dict[str, np.ndarray]:
     return {name: array % 16 if name in ("inputs", "targets") else array for name, array in batch.items()}
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_auxiliary_losses_are_minimised_too():
     """With nothing attended to, the selection learns from its own loss alone, which is sum(sigmoid) - k."""
     state, step = selecting_step(noise=0.0)

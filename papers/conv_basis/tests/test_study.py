@@ -116,6 +116,7 @@ def test_recover_finds_the_first_segments_of_a_basis():
         assert starts.tolist()[:4] == [*case.starts[:3], 48]
 
 
+@pytest.mark.slow
 def test_recover_in_a_model(texts, found, monkeypatch):
     """Corollary 4.5 is exact; the best T and delta of each head have no larger error than any other."""
     monkeypatch.setattr(recovered, "GAPS", (0.0, 1e6))
@@ -164,6 +165,7 @@ def test_training_is_done_once(tmp_path, trainer):
         training.train(more, out, said.append, trainer)
 
 
+@pytest.mark.slow
 def test_the_command_draws_and_keeps_its_directory(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     flags = ["--out", str(out), "--only", "pictures"]

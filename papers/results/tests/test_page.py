@@ -87,6 +87,7 @@ def test_lm_eval_fills_the_row_with_as_many_examples(tmp_path):
     assert cells(("based_table_1", found), size="363m/10b")["average"] == 43.5
 
 
+@pytest.mark.slow
 def test_only_studies_at_the_papers_scale_fill_cells(tmp_path):
     job = mqar_tradeoff.STUDY.jobs["paper"][6]  # Based, d 64, d' 16
     row = {

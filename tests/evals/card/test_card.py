@@ -141,7 +141,7 @@ def test_a_mixer_that_is_switched_off_adds_nothing(saved):
     assert np.abs(whole - wanted).max() > 1e-2
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_command_writes_cards_of_checkpoints_and_their_page(saved, tmp_path):
     directory, _ = saved
     text = tmp_path / "text.txt"

@@ -97,6 +97,7 @@ def test_each_request_as_if_alone(tiny, alone, batch_size):
     assert found[-1].greedy
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=6)
 def test_sharing_changes_nothing(attending, data):

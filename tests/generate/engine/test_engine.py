@@ -23,7 +23,7 @@ def engine(wide, x64):
     return Engine(wide.model, wide.params, **ENGINE)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_no_request_waits_for_a_compilation_after_the_warm_up(engine):
     """First, since it compiles the programs that the other tests use."""
     engine.warm_up()

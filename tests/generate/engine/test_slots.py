@@ -48,7 +48,7 @@ def test_owners_and_rows_move_alike(wide, x64):
     assert slots.running == ["e"]
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_whatever_becomes_of_free_rows(wide, x64):
     """They are decoded as the others are, beyond their capacity too; NaN is the worst that they can hold."""
     slots = Slots(wide.model, wide.params, most=2, capacity=LENGTH)

@@ -251,7 +251,7 @@ def rope():
     return dataclasses.replace(rope, exact=rope.of_softmax())
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
     """Section 5 where scores have a conv basis, in chunks that do not divide the channels."""
     run = functools.partial(rope.gradients, starts=(0, 9, 25))

@@ -135,6 +135,7 @@ def command(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_study_to_its_end_and_again(command, capsys, monkeypatch):
     status, out = command("--families", "SA,HA,HFA A=3")
     assert status == 1
