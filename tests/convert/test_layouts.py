@@ -45,6 +45,7 @@ def test_tree_is_float32_and_owns_its_memory():
     np.testing.assert_array_equal(tree["kernel"], before)
 
 
+@pytest.mark.release
 def test_every_registered_mixer_has_rules():
     for name in mixers.names():
         module = mixers.make(name, d_model=64)

@@ -44,6 +44,7 @@ def test_errors(hybrid):
             call()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("case", ["attention", "base_conv-long"])
 def test_a_state_moves_to_another_capacity(case):
     """A text read with little capacity is as one read with much, there and back."""

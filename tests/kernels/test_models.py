@@ -59,6 +59,7 @@ def test_whole_rows_train_with_the_plain_kernels(packed):
     assert all(("xi32>" in operands) == packed for operands in of_tokens)
 
 
+@pytest.mark.release
 def test_whole_rows_train_through_the_fused_gates_and_norms(tokens):
     """Gradients are those of XLA's form; a broken token (its embedding is NaN) breaks none before it."""
     model = bj.LanguageModel(config(None).replace(schedule="C"))

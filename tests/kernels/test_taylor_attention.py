@@ -214,6 +214,7 @@ def test_other_variants_under_vmap_give_the_same():
     assert_close(got, want, FLOAT32_GRADIENT)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("key_size", [1, 8, 9, 16, 24, 32])
 def test_layout(key_size):
     """The tables build each symmetric feature once, weighted for q . k, and states go there and back."""

@@ -121,6 +121,7 @@ def test_learned_selection_penalises_what_exceeds_k():
     assert_close(loss_of(mixer, segment_ids=IDS), 0.5 * sum(packed) / 26, 1e-5)
 
 
+@pytest.mark.release
 def test_learned_selection_keeps_the_k_highest_scores():
     """The form that computes few queries is full attention times the weights of the k highest."""
     full = selected(selection="full", rotary_fraction=0.5)
@@ -178,6 +179,7 @@ def test_a_model_passes_the_token_ids_and_its_state_remembers_them():
     assert_close(np.where(real, chunks(params), 0), np.where(real, whole(params), 0), FLOAT32)
 
 
+@pytest.mark.release
 def test_random_selection_is_fixed_by_position_or_drawn_anew():
     mixer = selected(selection="random", share=0.5)
     is_on = np.any(laws.packed(mixer, X) != 0, axis=-1)

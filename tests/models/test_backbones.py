@@ -17,6 +17,7 @@ def initialised(model):
     return nn.meta.unbox(init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))
 
 
+@pytest.mark.release
 def test_parameters_are_as_many_as_the_authors():
     for mixer, d_model, options, count in [
         ("attention", 64, {}, 545_984),

@@ -72,10 +72,10 @@ def draw(case: Case, length: int = LENGTH, seed: int = 0) -> tuple[np.ndarray, .
     "case",
     [
         Case(heads=4, kv_heads=2, width=10),
-        Case(left=0),
+        pytest.param(Case(left=0), marks=pytest.mark.release),
         Case(heads=2, left=3, padded=True, scale=0.3),
         pytest.param(Case(left=LENGTH - 2), marks=pytest.mark.slow),
-        Case(left=LENGTH - 1),
+        pytest.param(Case(left=LENGTH - 1), marks=pytest.mark.release),
         Case(heads=2, causal=False, padded=True),
     ],
     ids=str,

@@ -89,6 +89,7 @@ def logprobs_of(model, tokens: list[int]) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(logits[0, :, :257]))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("count", [0, 3])
 def test_echo_with_logprobs(client, model, count):
     """What harnesses score texts by: the prompt's log-probabilities, then those of the answer."""

@@ -56,6 +56,7 @@ def first_step(params, gradients, **settings):
     return jax.jit(optimizer.update)(gradients, optimizer.init(params), params)[0]
 
 
+@pytest.mark.release
 def test_steps_are_orthogonal_matrices_and_adams_elsewhere():
     shapes = {
         "embedding": (7, 6),

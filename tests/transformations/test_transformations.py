@@ -21,7 +21,7 @@ REVERSE_ONLY = {*TABLE["reverse_only"]}
 
 CELLS = [(name, check) for name in subjects.names() for check in CHECKS]
 
-THOROUGH = ("taylor_attention xla", "softmax_attention tiled", "mixers.linear_attention")
+THOROUGH = ("taylor_attention xla", "mixers.linear_attention")
 """under everything: sums of chunks, a gradient of its own, a module"""
 FURTHER = ("diagonal_scan xla", "taylor_step pallas", "cross_entropy")
 """other ways to compute, under what batches and differentiates"""

@@ -124,6 +124,7 @@ def state_for(starts, dtype=jnp.float64):
     return blank(ops.init_conv_attention_state, 2, LENGTH, len(starts), 2, 4, 3, dtype)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("case", release_but([(128, True)], [(128, True), (3, False)]))
 def test_decoding_is_exact(monkeypatch, case):
     """Token by token and in chunks, by blocks of rows, packed or not, in float64 against the definition."""
