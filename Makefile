@@ -42,7 +42,7 @@ lint: same-python ## style and types
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p pyright.strict.json
 
-check: lint ## eight minutes: lint, types and the core tests
+check: lint ## five minutes: lint, types and the core tests
 	$(PYTEST) --core $(TESTS)
 
 # The site is part of what must hold, unless TESTS picks some tests.
@@ -52,7 +52,7 @@ SITE = $(if $(TESTS),,docs)
 RECORD ?= build/tested
 RECORDED = $(if $(filter-out tests,$(TESTS)),,--record $(RECORD))
 
-test: lint $(SITE) ## sixteen minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
+test: lint $(SITE) ## ten minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
 	$(PYTEST) $(RECORDED) $(TESTS)
 
 test-slow: lint $(SITE) ## hours: every test there is
