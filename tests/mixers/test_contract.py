@@ -103,6 +103,12 @@ DIFFERENTIATED = ["attention", "blocked_window", "gated_conv", "gated_delta_net"
 authors', tests/ops those of every op with float64."""
 PROPER = [case for case in CASES if "-" not in case]
 """The other cases are other numbers for the same code, tested in tests/ops."""
+LATER = {
+    *("conv_basis", "delta_net", "gla", "hyena", "linear_hyper_attention", "retnet", "scatterbrain"),
+    *("selective_lookups", "sma"),
+}
+"""Those whose op and state another one has: in the slow run."""
+CHOSEN = [case for case in PROPER if case not in LATER]
 
 
 @functools.cache
@@ -110,14 +116,7 @@ def runner(case: str) -> laws.Runner:
     return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
 
 
-LATER = {
-    *("conv_basis", "delta_net", "gla", "hyena", "linear_hyper_attention", "retnet", "scatterbrain"),
-    *("selective_lookups", "sma"),
-}
-"""Those whose op and state another one has: in the slow run."""
-
-
-@pytest.fixture(params=slow_but([case for case in PROPER if case not in LATER], CASES, core=KINDS))
+@pytest.fixture(params=slow_but(CHOSEN, CASES, core=KINDS))
 def run(request: pytest.FixtureRequest) -> laws.Runner:
     return runner(request.param)
 
