@@ -24,7 +24,6 @@ from benchmarks.gpu.sections.checks import (
 )
 from benchmarks.gpu.sections.correctness import Addresses, every_check, mosaic_twins, triton_twins
 from pallas_kernels import interpreted
-from tests.marks import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 
@@ -69,7 +68,7 @@ def test_the_mosaic_twin_against_float64(check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", slow_but(SMALL[1:2], SMALL, core=[]), ids=lambda check: check.name)
+@pytest.mark.parametrize("check", SMALL, ids=lambda check: check.name)
 def test_the_checks_pass_in_the_interpreter(check):
     with interpreted():
         assert_passes(check)

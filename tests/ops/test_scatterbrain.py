@@ -8,7 +8,6 @@ import pytest
 
 from based_jax import ops
 from tests.arrays import array
-from tests.marks import slow_but
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -49,7 +48,7 @@ def by_hand(q, k, v, directions, left, ids):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", slow_but([3], [0, 3]))
+@pytest.mark.parametrize("left", [0, 3])
 def test_the_causal_form_is_its_equation(left, x64):
     arrays = drawn()
     run = jax.jit(ops.scatterbrain_attention, static_argnames=("left", "implementation"))

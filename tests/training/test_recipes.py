@@ -14,13 +14,14 @@ from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import TokenizeConfig
 from based_jax.training.recipes import read_recipe, with_recipe
 from papers.results.parameters import PRINTED
-from tests.marks import release_but
+from tests.marks import release_but, slow_but
 
 GPT2_VOCAB = bj.presets.get("based-360m").vocab_size
 
 FOLDER = Path(__file__).parents[2] / "based_jax" / "recipes"
+EVERY = sorted(FOLDER.glob("*.toml"))
 # Those of hyper_lm are compared with the study in tests/experiments.
-RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("hyper-"))
+RECIPES = [path for path in EVERY if not path.stem.startswith("hyper-")]
 
 
 def parsed(*flags: str) -> lm.LMConfig:
@@ -46,7 +47,7 @@ def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("path", RECIPES[::8], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", slow_but(RECIPES[::8], EVERY), ids=lambda path: path.stem)
 def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
     """The programs, which the next test builds and nothing compiles, are left out."""
     monkeypatch.chdir(tmp_path)
@@ -71,7 +72,7 @@ def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_the_programs_of_a_recipe_can_be_built(path):
     config = parsed("--recipe", str(path), "--workdir", "run")
     programs = lm.make_programs(config, LanguageModel(lm.model_config(config, GPT2_VOCAB)), None)
