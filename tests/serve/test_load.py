@@ -10,7 +10,6 @@ import pytest
 
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
-from based_jax.serve.__main__ import PROG
 from tests.serve.load import Crowd
 from tests.subprocesses import PATIENCE, environment
 
@@ -23,7 +22,7 @@ def test_a_crowd(model, tmp_path: Path):
     """
     save_pretrained(tmp_path, *model)
     ByteTokenizer().save(tmp_path)
-    argv = [*PROG.split()[1:], "--checkpoint", str(tmp_path), "--port", "0", "--dtype", "float64"]
+    argv = ["-m", "based_jax", "serve", "--checkpoint", str(tmp_path), "--port", "0", "--dtype", "float64"]
     argv += ["--slots", "8", "--max-waiting", "64"]
     with subprocess.Popen(
         [sys.executable, *argv],
