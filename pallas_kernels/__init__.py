@@ -5,6 +5,8 @@ Each folder is one op: its kernels, its table of block sizes, and a README on th
 
 from pallas_kernels.conv_step import conv_step
 from pallas_kernels.conv_step import supports as supports_conv_step
+from pallas_kernels.delta_rule import delta_rule
+from pallas_kernels.delta_rule import supports as supports_delta_rule
 from pallas_kernels.devices import cannot_run
 from pallas_kernels.gated_conv import gated_conv
 from pallas_kernels.gated_conv import supports as supports_gated_conv
@@ -45,6 +47,7 @@ __all__ = [
     "cannot_run",
     "conv_row_product",
     "conv_step",
+    "delta_rule",
     "fastest_taylor_attention",
     "fastest_taylor_step",
     "fastest_window_step",
@@ -59,6 +62,7 @@ __all__ = [
     "selective_scan",
     "softmax_loss",
     "supports_conv_step",
+    "supports_delta_rule",
     "supports_gated_conv",
     "supports_mosaic_taylor_attention",
     "supports_rms_norm",

@@ -5,22 +5,27 @@
 The delta rule proper, S_t = exp(g_t) (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, has a_t = k_t,
 b_t = -exp(g_t) beta_t k_t and writes beta_t k_t (Schlag et al. 2021; Yang et al. 2024a, b).
 
-There are two forms: the recurrence token by token is the definition. The chunked form needs the reads
+The recurrence token by token is the definition. The chunked form needs the reads
 u_t = S_{t-1}^T a_t. Inside a chunk S_{t-1} is the state before the chunk plus the k_j v_j^T and b_j u_j^T
 with j < t, hence the u_t solve a unit lower triangular system (Yang et al. 2024a, section 3); given them, the
-chunk is that of a plain linear recurrence. Products of gates are formed as in `core/decay.py`.
+chunk is that of a plain linear recurrence. Products of gates are formed as in `core/decay.py`. A fused kernel
+has the chunks of the delta rule proper.
+
+Products that the state goes through have full precision. A transition need not shrink: with beta = 2 it
+reflects, and rounding keys to the 10 bits of TF32, which is the default on a GPU, leaves errors of half the
+outputs after 1,000 tokens with the same few keys.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+import pallas_kernels
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import accumulation_dtype, cast
+from based_jax.ops.core.arrays import accumulation_dtype, cast, kernel_precision
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
@@ -36,8 +41,26 @@ from based_jax.validate import expect_array
 CHUNK = 64
 """Tokens per chunk."""
 
+KERNEL_FROM = 16
+"""Fewest tokens for which None picks the kernel, those of one of its chunks."""
 
-@stateful_op("xla", "reference", tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"))
+
+def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    return pallas_kernels.supports_delta_rule(q, k, v)
+
+
+def _fastest(found: str, q: Array, k: Array, v: Array) -> str:
+    return "xla" if q.ndim == 4 and q.shape[1] < KERNEL_FROM else found
+
+
+@stateful_op(
+    "pallas",
+    "xla",
+    "reference",
+    supports=_supports,
+    fastest=_fastest,
+    tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"),
+)
 def delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -65,21 +88,65 @@ def delta_rule(
             decay. The first two axes may be 1.
         scale: factor of the outputs; default K^(-1/2).
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
+        implementation: "pallas", the fused GPU kernel (K up to 256); "xla"; "reference"; or None for the
+            best: from 16 tokens on the kernel where it can, else "xla".
     """
-    expect_array("k", k, ("B", "N", "H", "K"), "floating")
-    batch, length, heads, _ = k.shape
+    unsupported = None
+    if initial_state is not None and initial_state.kv.dtype != jnp.float32:
+        unsupported = f"the kernel takes no {initial_state.kv.dtype} state"
+    chosen = choose("delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
+    batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect_array("beta", beta, (batch, length, heads), "floating")
+    if log_decay is not None:
+        decay.expect_log_decay(log_decay, batch, length, (heads,))
+    if chosen == "pallas":
+        expect_state(initial_state, kv=(batch, heads, width, value_size))
+        expect_chunk_size(chunk_size, CHUNK)
+        factor = width**-0.5 if scale is None else scale
+        return _fused(q, k, v, beta, log_decay, factor, initial_state, return_state, segment_ids, mask)
     dtype = accumulation_dtype(v)
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
     if log_decay is not None:
-        decay.expect_log_decay(log_decay, batch, length, (heads,))
         erased = erased * jnp.exp(log_decay.astype(dtype))[..., None]
-    options: dict[str, Any] = {"scale": scale, "chunk_size": chunk_size, "implementation": implementation}
+    options: dict[str, Any] = {"scale": scale, "chunk_size": chunk_size, "implementation": chosen}
     options |= {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     return body(generalized_delta_rule)(
         q, written, v, k, erased, log_decay, return_state=return_state, **options
     )
+
+
+def _fused(
+    q: Array,
+    k: Array,
+    v: Array,
+    beta: Array,
+    log_decay: Array | None,
+    scale: float,
+    state: LinearRecurrenceState | None,
+    return_state: bool,
+    segment_ids: Array | None,
+    mask: Array | None,
+) -> Any:
+    """Run the kernel. A masked token is one of zeros, which keeps the state."""
+    batch, length, heads, width = q.shape
+    call = continue_from(state, batch, length, segment_ids, mask)
+    gates = jnp.zeros_like(beta, jnp.float32) if log_decay is None else log_decay.astype(jnp.float32)
+    gates = jnp.broadcast_to(gates, beta.shape)
+    q, k, v, beta, gates = call.unpadded((q, k, v, beta, gates))
+    starts = None if call.start is None else jnp.broadcast_to(call.start, (batch, length))
+
+    def run(kv: Array, v: Array = v) -> tuple[Array, Array]:
+        options: Any = {"scale": scale, "precision": kernel_precision()}
+        return pallas_kernels.delta_rule(q, k, v, beta, gates, kv, starts, **options)
+
+    def operator() -> Array:
+        unit = jnp.broadcast_to(jnp.eye(width, dtype=jnp.float32), (batch, heads, width, width))
+        return run(unit, jnp.zeros_like(k))[1]
+
+    kv = init_linear_recurrence_state(batch, heads, width, v.shape[-1]).kv if state is None else state.kv
+    y, kv = run(call.prefix(run, kv, operator, jnp.matmul))
+    return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
 
 
 @stateful_op("xla", "reference", tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"))
@@ -133,7 +200,8 @@ def generalized_delta_rule(
     def compute(tokens: Any, kv: Array) -> tuple[Array, Array]:
         if chosen == "reference" or length == 1:  # a step of the recurrence: there is no system to solve
             return token_by_token((*tokens[:3], tokens[5]), kv, call.start, low_rank=tokens[3:5])
-        return _chunked(tokens, kv, call.start, chunk_size)
+        with jax.default_matmul_precision("highest"):
+            return _chunked(tokens, kv, call.start, chunk_size)
 
     def operator() -> Array:
         """Return the transition operator: the result for a unit matrix if nothing is written."""
@@ -183,23 +251,21 @@ def _solve_unit_lower(a: Float[Array, "... C C"], x: Float[Array, "... C V"]) ->
     With LAPACK's solver the whole op took 7 to 25 times as long on a shared CPU; the series 1 + a + a^2 + ...
     loses digits.
     """
-    # Full precision, as a solver has: on a GPU float32 matmuls are rounded to 10 bits by default.
-    matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    inverse = _inverse(lax.stop_gradient(a), matmul)
+    inverse = _inverse(lax.stop_gradient(a))
 
     def left_side(u: Array) -> Array:
-        return u - matmul(a, u)
+        return u - a @ u
 
     def solve(_: Any, x: Array) -> Array:
-        return matmul(inverse, x)
+        return inverse @ x
 
     def transpose_solve(_: Any, x: Array) -> Array:
-        return matmul(inverse.mT, x)
+        return inverse.mT @ x
 
     return lax.custom_linear_solve(left_side, x, solve, transpose_solve)
 
 
-def _inverse(a: Float[Array, "... C C"], matmul: Callable[[Array, Array], Array]) -> Float[Array, "... C C"]:
+def _inverse(a: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
     """Return (1 - a)^-1 of a strictly lower triangular `a`, from the inverses of its halves.
 
     [[P, 0], [Q, R]]^-1 = [[P^-1, 0], [-R^-1 Q P^-1, R^-1]]; an odd size is padded.
@@ -210,8 +276,8 @@ def _inverse(a: Float[Array, "... C C"], matmul: Callable[[Array, Array], Array]
     half = -(-size // 2)
     a = jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, size % 2)] * 2)
     halves = jnp.stack([a[..., :half, :half], a[..., half:, half:]], axis=-3)
-    first, second = jnp.moveaxis(_inverse(halves, matmul), -3, 0)
-    below = matmul(matmul(second, a[..., half:, :half]), first)
+    first, second = jnp.moveaxis(_inverse(halves), -3, 0)
+    below = second @ a[..., half:, :half] @ first
     rows = [[first, jnp.zeros_like(below)], [below, second]]
     whole = jnp.concatenate([jnp.concatenate(row, axis=-1) for row in rows], axis=-2)
     return whole[..., :size, :size]

@@ -243,7 +243,8 @@ def token_by_token(
         new = (old if log_decay is None else jnp.exp(log_decay)[..., None] * old) + added
         if low_rank is not None:
             a, b = low_rank
-            new = new + b[..., None] * jnp.einsum("bhk,bhkv->bhv", a, old)[..., None, :]
+            held = jnp.einsum("bhk,bhkv->bhv", a, old, precision="highest")
+            new = new + b[..., None] * held[..., None, :]
         read = new if bonus is None else old + bonus[..., None] * added
         return new, jnp.einsum("bhk,bhkv->bhv", q, read)
 

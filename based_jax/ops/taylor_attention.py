@@ -109,12 +109,11 @@ def _fused(
     expect_state(state, kv=shape, k=shape[:3])
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded(qkv)
-    config: Any = jax.config
     options: dict[str, Any] = {
         "eps": eps,
         "starts": None if call.start is None else jnp.broadcast_to(call.start, (batch, length)),
         "counts": None if mask is None else mask.sum(axis=1),
-        "precision": "highest" if config.jax_default_matmul_precision in ("highest", "float32") else None,
+        "precision": kernel_precision(),
         "backend": backend,
     }
 

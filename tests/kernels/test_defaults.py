@@ -44,6 +44,11 @@ def selective_scan(length: int, channels: int = 64) -> str:
     return ops.implementation_for("selective_scan", x, x, maps)
 
 
+def delta_rule(length: int, key_size: int = 128) -> str:
+    x = _shape(2, length, 4, key_size)
+    return ops.implementation_for("delta_rule", x, x, x)
+
+
 def kernels_of(kind: str, length: int) -> set[str]:
     """Kernels of a residual sum with its norm, and of a product with one row."""
     x, stream, scale = _shape(1, length, 64), _shape(1, length, 64, dtype="float32"), _shape(64)
@@ -104,7 +109,8 @@ def test_other_gpus_have_no_measurement_and_keep_the_kernels(kind):
             assert taylor_step(rows, "float32") == window_step(rows) == "pallas"
 
 
-def test_scans_of_few_tokens_or_odd_channels_stay_with_xla():
+def test_recurrences_of_few_tokens_or_odd_channels_stay_with_xla():
     with lowering_for():
         found = [selective_scan(*sizes) for sizes in ((16,), (2048,), (15,), (1,), (64, 48))]
-    assert found == ["pallas", "pallas", "xla", "xla", "xla"]
+        rules = [delta_rule(*sizes) for sizes in ((16,), (2048, 72), (15,), (1,), (64, 257))]
+    assert found == rules == ["pallas", "pallas", "xla", "xla", "xla"]

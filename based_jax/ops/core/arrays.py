@@ -61,6 +61,12 @@ def accumulation_dtype(x: Any) -> Any:
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
 
 
+def kernel_precision() -> str | None:
+    """Return the precision of a kernel's products: "highest", or None if JAX's default for a GPU is kept."""
+    config: Any = jax.config
+    return "highest" if config.jax_default_matmul_precision in ("highest", "float32") else None
+
+
 def finfo(dtype: Any) -> Any:
     """Return `jnp.finfo`, whose type is partly unknown."""
     return typed(Any, jnp.finfo(dtype))

@@ -13,6 +13,10 @@ from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
 
 from benchmarks.gpu.cases.case import Case, grid, tunable
+from pallas_kernels.delta_rule import facts_of as delta_facts
+from pallas_kernels.delta_rule import kernel as deltas
+from pallas_kernels.delta_rule.program import SPAN, padded
+from pallas_kernels.delta_rule.program import Call as DeltaCall
 from pallas_kernels.gated_conv import facts_of as gate_facts
 from pallas_kernels.gated_conv import kernel as gates
 from pallas_kernels.rms_norm import facts_of as norm_facts
@@ -61,6 +65,15 @@ SCANS = (
     (2048, 16, "bfloat16", 2048, False),  # mamba-360m
     (2048, 16, "bfloat16", 2048, True),
     (96, 8, "float32", 100, True),  # a last chunk that is not full
+)
+
+# H, K, V, dtype of v, N, whether there are segments.
+DELTAS = (
+    (8, 128, 128, "bfloat16", 2048, False),  # a model of width 1,024
+    (8, 128, 128, "bfloat16", 2048, True),
+    (6, 256, 512, "bfloat16", 2048, False),  # the widest
+    (16, 64, 64, "bfloat16", 2048, False),
+    (2, 24, 40, "float32", 100, True),  # padded channels, and a last chunk that is not full
 )
 
 # Rows, columns, vocabulary, dtype of the gradient.
@@ -183,6 +196,41 @@ def scan_cases() -> Iterator[Case]:
 
 def _scan(run: Any, *arrays: jax.Array, variant: Any) -> Any:
     return run(*arrays, call=scans.Call(CHUNK, True, variant))
+
+
+def delta_cases() -> Iterator[Case]:
+    """Yield the kernels of the calls of `DELTAS`."""
+    for heads, keys, values, dtype, length, packed in DELTAS:
+        q, v = (
+            Shape((BATCH, length, heads, size), kind) for size, kind in ((keys, "float32"), (values, dtype))
+        )
+        numbers, state = (
+            Shape((BATCH, heads, length), "float32"),
+            Shape((BATCH, heads, keys, values), "float32"),
+        )
+        sizes = pl.cdiv(length, SPAN), padded(keys), padded(values)
+        saved, starts = Shape((BATCH, heads, *sizes), "float32"), [Shape((BATCH, length), "int32")] * packed
+        words = f"K{keys} V{values} {dtype}{' packed' * packed}"
+        variants = grid(
+            lambda **_: True,
+            chunk=(16, 32, 64),
+            keys=(16, 32, 64, 128),
+            values=(16, 32, 64, 128),
+            warps=(4, 8, 16),
+            stages=(1, 2),
+        )
+        for kernel, run, rest in (
+            ("outputs", deltas.outputs, [state]),
+            ("state_gradients", deltas.state_gradients, [v, state]),
+            ("gradients", deltas.gradients, [v, saved, saved]),
+        ):
+            function, facts = functools.partial(_delta, run), delta_facts(keys, values, kernel)
+            arguments = [q, q, v, numbers, numbers, *rest, *starts]
+            yield tunable("delta_rule", kernel, words, function, arguments, facts, variants)
+
+
+def _delta(run: Any, *arrays: jax.Array, variant: Any) -> Any:
+    return run(*arrays, call=DeltaCall(1.0, None, variant, saves=True))
 
 
 def loss_cases() -> Iterator[Case]:

@@ -1,0 +1,212 @@
+"""The delta rule and its gradients, in chunks of C tokens.
+
+With the decay D_ij = exp(g_{j+1} + ... + g_i) from token j to token i of a chunk, d_i that from its start to
+token i, and e_j that from token j to its end,
+
+    new_i = v_i - d_i S^T k_i,              A_ij = beta_i D_ij k_i . k_j  for j < i
+    W = (1 + A)^-1 R,  R = beta new,        P_ij = D_ij q_i . k_j  for j <= i
+    y_i = d_i S^T q_i + sum_j P_ij w_j,     S' = d_C S + sum_j e_j k_j w_j^T
+
+give the outputs and the state S' after the chunk from the state S (K, V) before it; W (C, V) is what the
+tokens write (Yang et al., arXiv 2412.06464, section 3.3). Gradients are those of these equations:
+
+    dW = P^T dy + e (k dS'),      dR = (1 + A)^-T dW,     dA = -dR W^T,     dP = dy W^T
+    dS = d_C dS' + sum_i d_i (q_i dy_i^T - beta_i k_i dR_i^T)
+
+`outputs` and `state_gradients` walk over the chunks, forward and backward, with their states in registers.
+Given both states of every span, the spans do not depend on each other in `gradients`.
+
+Exponents are sums of steps, never differences of sums: a gate may be 0.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.delta_rule.program import Call, Program, Tokens, f32, run
+from pallas_kernels.launch import barrier, dot
+
+
+def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
+    """Return y (B, N, H, V), the last state (B, H, K, V), and if `saves` that before each of J spans.
+
+    Arguments: those of `program.AXES`. The channels of the saved states are padded.
+    """
+
+    def body(program: Program, first: Any, y: Any, last: Any, *saved: Any) -> None:
+        def step(tokens: Tokens, state: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+            (kk, qk), (held, read) = _zeros(program)
+            for i, part in enumerate(state):
+                q, k = program.queries_and_keys(tokens, i)
+                kk, qk = precise(k, k, (1, 1), kk), program.dot(q, k, (1, 1), qk)
+                held, read = precise(k, part, into=held), program.dot(q, part, into=read)
+            chunk = _Chunk(program, tokens, kk)
+            _, written = chunk.written(program.values(program.v, tokens), held)
+            program.put_values(y, tokens, program.dot(chunk.decay * qk, written, into=chunk.since * read))
+            writes, parts = chunk.until * written, []
+            for i, part in enumerate(state):
+                _, k = program.queries_and_keys(tokens, i)
+                parts.append(precise(k, writes, (0, 0), chunk.across * part))
+            return tuple(parts)
+
+        def keep(span: Any, state: Sequence[jax.Array]) -> None:
+            for ref in saved:
+                program.keep(ref, span, state)
+
+        program.put_state(last, program.walk(step, program.state(first), keep))
+
+    results = [("bnhv", arrays[2].dtype), ("bhkv", f32), *[("bhjpr", f32)] * call.saves]
+    return run(call, "outputs", body, arrays[:5], arrays[6:], [(arrays[5], "bhkv")], results)
+
+
+def state_gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
+    """Return the gradients of the first state, and of that after each of J spans, (B, H, J, K, V) padded.
+
+    Arguments: those of `outputs`, with the gradients of y and of the last state in place of the first state.
+    """
+
+    def body(program: Program, of_y: Any, of_last: Any, of_first: Any, saved: Any) -> None:
+        def step(tokens: Tokens, of_state: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+            (kk, qk), (of_end, _) = _zeros(program)
+            for i, part in enumerate(of_state):
+                q, k = program.queries_and_keys(tokens, i)
+                kk, qk = precise(k, k, (1, 1), kk), program.dot(q, k, (1, 1), qk)
+                of_end = precise(k, part, into=of_end)
+            chunk, dy = _Chunk(program, tokens, kk), program.values(of_y, tokens)
+            of_new = chunk.beta * chunk.right_side(program.dot(chunk.decay * qk, dy, (0, 0)), of_end)
+            of_read, of_held, parts = chunk.since * dy, -chunk.since * of_new, []
+            barrier()  # else the compiler keeps all parts of q and k in registers
+            for i, part in enumerate(of_state):
+                q, k = program.queries_and_keys(tokens, i)
+                part = precise(k, of_held, (0, 0), chunk.across * part)
+                parts.append(program.dot(q, of_read, (0, 0), part))
+            return tuple(parts)
+
+        def keep(span: Any, of_state: Sequence[jax.Array]) -> None:
+            program.keep(saved, span, of_state)
+
+        program.put_state(of_first, program.walk(step, program.state(of_last), keep, backwards=True))
+
+    given = list(zip(arrays[5:7], ("bnhv", "bhkv"), strict=True))
+    results = [("bhkv", f32), ("bhjpr", f32)]
+    return run(call, "state_gradients", body, arrays[:5], arrays[7:], given, results)
+
+
+def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
+    """Return the gradients of q, k, v, beta and log_decay.
+
+    Those of q and k (B, N, T, H, K), and of beta and log_decay (B, H, T, N), are of each of T tiles of value
+    channels. Arguments: those of `outputs`, with the gradient of y, the states before each span and the
+    gradients of those after it in place of the first state.
+    """
+
+    def body(program: Program, of_y: Any, states: Any, of_states: Any, *results: Any) -> None:
+        of_q, of_k, of_v, of_beta, of_log_decay = results
+        dot, tokens = program.dot, program.tokens(program.span, 0)
+
+        def part(i: Any) -> tuple[jax.Array, ...]:
+            return *program.queries_and_keys(tokens, i), program.kept(states, i), program.kept(of_states, i)
+
+        def add(i: Any, sums: Any) -> Any:
+            (q, k, state, of_state), ((kk, qk), (held, of_end)) = part(i), sums
+            pairs = precise(k, k, (1, 1), kk), dot(q, k, (1, 1), qk)
+            return pairs, (precise(k, state, into=held), precise(k, of_state, into=of_end))
+
+        (kk, qk), (held, of_end) = lax.fori_loop(0, program.parts, add, _zeros(program))
+        chunk, dy = _Chunk(program, tokens, kk), program.values(of_y, tokens)
+        new, written = chunk.written(program.values(program.v, tokens), held)
+        of_right = chunk.right_side(dot(chunk.decay * qk, dy, (0, 0)), of_end)
+        of_new = chunk.beta * of_right
+        program.put_values(of_v, tokens, of_new)
+
+        of_lower = jnp.where(chunk.earlier, -chunk.decay * dot(of_right, written, (1, 1)), 0)
+        program.put_numbers(of_beta, tokens, jnp.sum(of_right * new, axis=1) + jnp.sum(of_lower * kk, axis=1))
+        of_kk, of_qk = chunk.beta * of_lower, chunk.decay * dot(dy, written, (1, 1))
+        of_read, of_held, writes = chunk.since * dy, -chunk.since * of_new, chunk.until * written
+
+        def finish(i: Any, sums: Any) -> Any:
+            (q, k, state, of_state), (up_to, after, across) = part(i), sums
+            dq, dk, of_end = (
+                dot(of_read, state, (1, 1)),
+                dot(of_held, state, (1, 1)),
+                dot(writes, of_state, (1, 1)),
+            )
+            up_to, after = up_to + jnp.sum(q * dq + k * dk, axis=1), after + jnp.sum(k * of_end, axis=1)
+            program.put_keys(of_q, tokens, i, call.scale * dot(of_qk, k, into=dq))
+            dk = dot(of_kk, k, (0, 0), dot(of_kk, k, into=dk + of_end))
+            program.put_keys(of_k, tokens, i, dot(of_qk, q, (0, 0), dk))
+            return up_to, after, across + jnp.sum(state * of_state)
+
+        # Gradients of exponents: a gate is in those up to its token and later ones, in those from earlier
+        # tokens to the end, and in that across the chunk.
+        pairs = of_kk * kk + of_qk * qk
+        up_to = jnp.sum(pairs, axis=1) - jnp.sum(pairs, axis=0)
+        sums = up_to, jnp.zeros_like(up_to), jnp.zeros((), f32)
+        up_to, after, across = lax.fori_loop(0, program.parts, finish, sums)
+        steps = jnp.sum(jnp.where(chunk.earlier, after[None, :], up_to[None, :]), axis=1)
+        program.put_numbers(of_log_decay, tokens, steps + chunk.across * across)
+
+    given = list(zip(arrays[5:8], ("bnhv", "bhjpr", "bhjpr"), strict=True))
+    results = [("bnthk", f32), ("bnthk", f32), ("bnhv", arrays[2].dtype), ("bhtn", f32), ("bhtn", f32)]
+    return run(call, "gradients", body, arrays[:5], arrays[8:], given, results, by_span=True)
+
+
+def _zeros(program: Program) -> Any:
+    """Return sums over the key channels: two (C, C) and two (C, V)."""
+    return (program.pairs(), program.pairs()), (program.sums(), program.sums())
+
+
+class _Chunk:
+    """The equations of a chunk; columns are (C, 1)."""
+
+    def __init__(self, program: Program, tokens: Tokens, kk: jax.Array):
+        """`kk` has k_i . k_j."""
+        beta, log_decay, starts = program.numbers(tokens)
+        index = jnp.arange(program.chunk, dtype=jnp.int32)
+        row, column = index[:, None], index[None, :]
+        self.beta, self.earlier = beta[:, None], column < row
+        """(C, C) whether the token of the column is before that of the row"""
+        steps = jnp.where(self.earlier, log_decay[:, None], 0)
+        decay = jnp.where(column <= row, jnp.exp(jnp.cumsum(steps, axis=0)), 0)
+        since = jnp.exp(jnp.sum(jnp.where(column <= row, log_decay[None, :], 0), axis=1))
+        until, across = jnp.exp(jnp.sum(steps, axis=0)), jnp.exp(jnp.sum(log_decay))
+        if starts is not None:
+            last = jnp.max(starts)
+            decay = jnp.where(column >= starts[:, None], decay, 0)
+            since, until = jnp.where(starts < 0, since, 0), jnp.where(index >= last, until, 0)
+            across = jnp.where(last < 0, across, 0)
+        self.decay, self.since, self.until, self.across = decay, since[:, None], until[:, None], across
+        """D, d, e and d_C; 0 between tokens of different segments"""
+        lower = jnp.where(self.earlier, self.beta * decay * kk, 0)
+        self._inverse = _inverse(lower, row ^ column)
+
+    def written(self, v: jax.Array, held: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return new and W; `held` is k S."""
+        new = v - self.since * held
+        return new, precise(self._inverse, self.beta * new)
+
+    def right_side(self, of_written: jax.Array, of_end: jax.Array) -> jax.Array:
+        """Return dR; `of_written` is P^T dy, `of_end` k dS'."""
+        return precise(self._inverse, of_written + self.until * of_end, (0, 0))
+
+
+def precise(a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> jax.Array:
+    """Return a product with float32's digits: the state goes through it."""
+    return dot(a, b, contract, into, "highest")
+
+
+def _inverse(lower: jax.Array, differing: jax.Array) -> jax.Array:
+    """Return (1 + A)^-1 from the inverses of blocks on the diagonal, whose size doubles.
+
+    [[P, 0], [Q, R]]^-1 = [[P^-1, 0], [-R^-1 Q P^-1, R^-1]]. Two indices are in one block of a power of two if
+    the bits in which they differ, `differing`, make a smaller number.
+    """
+    inverse, size = jnp.where(differing == 0, 1.0, jnp.where(differing == 1, -lower, 0)), 2
+    while size < len(lower):
+        below = jnp.where((differing >= size) & (differing < 2 * size), lower, 0)
+        inverse -= precise(precise(inverse, below), inverse)
+        size *= 2
+    return inverse

@@ -1,0 +1,250 @@
+"""Grid, blocks, loads and stores of the kernels of the delta rule.
+
+Axes of arrays are letters: b row, n token, h head, k key channel, v value channel, t tile of value channels,
+j span of tokens, and of states p padded key channel and r padded value channel.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.launch import blocks, dot, inside, launch, load, quotient, remainder, store
+
+f32 = jnp.float32
+
+AXES = ("b n h k", "b n h k", "b n h v", "b h n", "b h n", "b h k v", "b n")
+"""of q, k, v, beta, log_decay, the first state, and the starts of segments if there are some"""
+
+SPAN = 32
+"""tokens between two states that are kept for the backward pass"""
+
+BEFORE = np.iinfo(np.int32).min // 2
+"""a start before every token"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Block sizes."""
+
+    chunk: int = 16
+    """tokens of a chunk; `gradients` takes those of a span"""
+    keys: int = 32
+    """key channels of a part of the state: products take their operands from registers"""
+    values: int = 64
+    """value channels of a program"""
+    warps: int = 4
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is fixed when a call is traced."""
+
+    scale: float
+    """factor of q"""
+    precision: str | None
+    """"highest" keeps float32's digits in all products; None in those that the state goes through"""
+    variant: Any
+    """a `Variant`; None until the tuning table has given one"""
+    saves: bool = False
+    """whether the forward pass returns the states that the backward pass needs"""
+
+
+def padded(size: int) -> int:
+    """Return the number of channels padded for a product."""
+    return max(16, pl.next_power_of_2(size))
+
+
+def run(
+    call: Call,
+    name: str,
+    body: Callable[..., None],
+    arrays: Sequence[jax.Array],
+    starts: Sequence[jax.Array],
+    given: Sequence[tuple[jax.Array, str]],
+    results: Sequence[tuple[str, Any]],
+    by_span: bool = False,
+) -> tuple[jax.Array, ...]:
+    """Launch a program for each row, head and tile of value channels, and for each span if `by_span`.
+
+    Args:
+        body: takes the `Program`, the refs of `given`, and those of the results.
+        arrays: q, k, v, beta and log_decay.
+        starts: those of segments, or empty.
+        given: other arrays and their axes.
+        results: axes and dtypes.
+    """
+    (batch, length, heads, width), values = arrays[0].shape, arrays[2].shape[-1]
+    spans, tile = pl.cdiv(length, SPAN), min(call.variant.values, padded(values))
+    tiles = pl.cdiv(values, tile)
+    block = {"n": spans * SPAN, "k": padded(width), "v": tile, "p": padded(width), "r": tile}
+    block |= {} if by_span else {"j": spans}
+    whole = {"b": batch, "n": length, "h": heads, "k": width, "v": values, "t": tiles, "j": spans}
+    whole |= {"p": padded(width), "r": tiles * tile}
+
+    def at(program: Any, span: Any) -> dict[str, Any]:
+        head, number = quotient(program, tiles), remainder(program, tiles)
+        index = {"b": quotient(head, heads), "h": remainder(head, heads), "j": span}
+        return index | dict.fromkeys("tvr", number)
+
+    def program(*refs: Any) -> None:
+        split = len(arrays) + len(starts)
+        number, size = remainder(pl.program_id(0), tiles), SPAN if by_span else call.variant.chunk
+        running = Program(call, refs[:split], (length, width, values), size, tile, number, pl.program_id(1))
+        body(running, *refs[split:])
+
+    in_axes = [axes.replace(" ", "") for axes in (*AXES[:5], *AXES[6:][: len(starts)])]
+    in_axes += [axes for _, axes in given]
+    return tuple(
+        launch(
+            program,
+            *arrays,
+            *starts,
+            *(array for array, _ in given),
+            grid=(batch * heads * tiles, spans if by_span else 1),
+            in_specs=[blocks(axes, block, at) for axes in in_axes],
+            out_specs=[blocks(axes, block, at) for axes, _ in results],
+            out_shape=[jax.ShapeDtypeStruct([whole[x] for x in axes], dtype) for axes, dtype in results],
+            warps=call.variant.warps,
+            stages=call.variant.stages,
+            name=f"delta_rule_{name}",
+        )
+    )
+
+
+class Tokens(NamedTuple):
+    """A chunk of C tokens."""
+
+    first: Any
+    rows: Any
+    """slice of the refs"""
+    exist: Any
+    """(C,) whether there is such a token; None: all exist"""
+
+
+class Program:
+    """A running program: its loads, in float32, and its stores. A state is a tuple of parts (P, V)."""
+
+    def __init__(
+        self,
+        call: Call,
+        refs: Sequence[Any],
+        sizes: tuple[int, int, int],
+        chunk: int,
+        tile: int,
+        number: Any,
+        span: Any,
+    ):
+        self.call, self.chunk, self.tile, self._number, self.span = call, chunk, tile, number, span
+        self._q, self._k, self.v, self._beta, self._log_decay, *self._starts = refs
+        self._length, self._width, self._values = sizes
+        self._keys = min(call.variant.keys, padded(self._width))
+        self.parts = padded(self._width) // self._keys
+
+    def walk(self, step: Any, state: Any, keep: Any, backwards: bool = False) -> Any:
+        """Repeat step(tokens, state) for each chunk, and keep(span, state) before those of each span."""
+        spans, turns = pl.cdiv(self._length, SPAN), SPAN // self.chunk
+
+        def chunk(span: Any, turn: Any, state: Any) -> Any:
+            return step(self.tokens(span, turns - 1 - turn if backwards else turn), state)
+
+        def of_span(span: Any, state: Any) -> Any:
+            span = spans - 1 - span if backwards else span
+            keep(span, state)
+            return lax.fori_loop(0, turns, functools.partial(chunk, span), state)
+
+        return lax.fori_loop(0, spans, of_span, state)
+
+    def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> Any:
+        """Return a product at the precision of the call."""
+        return dot(a, b, contract, into, self.call.precision)
+
+    def pairs(self) -> jax.Array:
+        """Return (C, C) zeros."""
+        return jnp.zeros((self.chunk, self.chunk), f32)
+
+    def sums(self) -> jax.Array:
+        """Return (C, V) zeros."""
+        return jnp.zeros((self.chunk, self.tile), f32)
+
+    def tokens(self, span: Any, turn: Any) -> Tokens:
+        """Return a chunk of a span. Tokens beyond the end are read as zeros, which keep the state."""
+        first = span * SPAN + turn * self.chunk
+        exist = None
+        if self._length % SPAN:
+            exist = first + jnp.arange(self.chunk, dtype=jnp.int32) < self._length
+        return Tokens(first, pl.ds(first, self.chunk), exist)
+
+    def queries_and_keys(self, tokens: Tokens, part: Any) -> tuple[jax.Array, jax.Array]:
+        """Return (C, P) of a part of the channels, queries scaled."""
+        q, k = (load(ref, *self._at(tokens, part)).astype(f32) for ref in (self._q, self._k))
+        return self.call.scale * q, k
+
+    def values(self, ref: Any, tokens: Tokens) -> jax.Array:
+        """Return (C, V)."""
+        return load(ref, (tokens.rows, slice(None)), self._channels(tokens.exist)).astype(f32)
+
+    def numbers(self, tokens: Tokens) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Return beta, log_decay and the starts, counted from the chunk's first token, (C,) each."""
+        beta, log_decay = (load(ref, (tokens.rows,), tokens.exist) for ref in (self._beta, self._log_decay))
+        starts = [load(ref, (tokens.rows,), tokens.exist, BEFORE) - tokens.first for ref in self._starts]
+        return beta, log_decay, starts[0] if starts else None
+
+    def state(self, ref: Any) -> tuple[jax.Array, ...]:
+        """Return a state."""
+        return tuple(load(ref, (rows, slice(None)), valid) for rows, valid in self._rows())
+
+    def put_keys(self, ref: Any, tokens: Tokens, part: Any, value: jax.Array) -> None:
+        """Store (C, P)."""
+        index, valid = self._at(tokens, part)
+        store(ref, index, value, valid)
+
+    def put_values(self, ref: Any, tokens: Tokens, value: jax.Array) -> None:
+        """Store (C, V)."""
+        store(ref, (tokens.rows, slice(None)), value, self._channels(tokens.exist))
+
+    def put_numbers(self, ref: Any, tokens: Tokens, value: jax.Array) -> None:
+        """Store (C,)."""
+        store(ref, (tokens.rows,), value, tokens.exist)
+
+    def put_state(self, ref: Any, parts: Sequence[jax.Array]) -> None:
+        """Store a state."""
+        for part, (rows, valid) in zip(parts, self._rows(), strict=True):
+            store(ref, (rows, slice(None)), part, valid)
+
+    def keep(self, ref: Any, span: Any, parts: Sequence[jax.Array]) -> None:
+        """Store the padded state of a span."""
+        for i, part in enumerate(parts):
+            ref[span, self._slice(i), :] = part
+
+    def kept(self, ref: Any, part: Any) -> jax.Array:
+        """Return a part of the padded state of the program's span."""
+        return ref[self._slice(part), :]
+
+    def _rows(self) -> list[tuple[Any, Any]]:
+        """Return slice and mask of each part of a state."""
+        found = []
+        for part in range(self.parts):
+            first = part * self._keys
+            exist = None
+            if first + self._keys > self._width:
+                exist = first + jnp.arange(self._keys, dtype=jnp.int32) < self._width
+            found.append((self._slice(part), self._channels(exist)))
+        return found
+
+    def _at(self, tokens: Tokens, part: Any) -> tuple[Any, Any]:
+        """Return index and mask of a part of the tokens' key channels."""
+        return (tokens.rows, self._slice(part)), inside(tokens.exist, self._width, self._keys, part)
+
+    def _slice(self, part: Any) -> Any:
+        return pl.ds(part * self._keys, self._keys)
+
+    def _channels(self, exist: Any) -> Any:
+        return inside(exist, self._values, self.tile, self._number)

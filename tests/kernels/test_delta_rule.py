@@ -1,0 +1,110 @@
+"""The fused delta rule and its gradients, in the interpreter, against its recurrence in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import delta_rule, interpreted
+from pallas_kernels.delta_rule import Variant, kernel, program
+from tests.arrays import array
+from tests.marks import slow_but
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
+
+# N, H, K, V, dtype of v, whether there are segments. Spans have 32 tokens, chunks and parts of channels 16.
+CASES = [
+    (37, 2, 21, 35, "float32", True),  # two parts of the keys and tiles of the values, all padded
+    (32, 1, 16, 16, "bfloat16", False),
+    (1, 1, 3, 2, "float32", False),
+]
+VARIANT = Variant(keys=16, values=32)
+BATCH, SCALE = 2, 0.5
+
+
+def drawn(length, heads, keys, values, dtype):
+    """All arrays of a call, and the gradients of both results. Keys come back; gates may be shut."""
+    rng, tokens = np.random.default_rng(length), (BATCH, length, heads)
+    k = rng.normal(size=(3, keys))
+    k = (k / np.linalg.norm(k, axis=-1, keepdims=True))[rng.integers(3, size=tokens)]
+    q, v, of_y = (rng.normal(size=(*tokens, size)) for size in (keys, values, values))
+    beta = rng.choice([0.0, 0.5, 1.0, 2.0], size=tokens)
+    log_decay = rng.choice([0.0, -1e-3, -0.3, -5.0, -1e4, -np.inf], size=tokens)
+    state, of_state = rng.normal(size=(2, BATCH, heads, keys, values))
+    wide = [array(x, "float32") for x in (q, k, beta, log_decay, state, of_state)]
+    q, k, beta, log_decay, state, of_state = wide
+    return (q, k, array(v, dtype), beta, log_decay, state), (array(of_y, dtype), of_state)
+
+
+def starts_of(length):
+    """Row 0 goes on from the state and changes segments, row 1 begins with one."""
+    first = np.arange(length) // 7 * 7
+    return jnp.asarray([np.where(first < 20, -3, first), np.zeros(length, int)], jnp.int32)
+
+
+def loop(q, k, v, beta, log_decay, state, starts):
+    """The equations token by token, in the arrays' own dtype."""
+    outputs = []
+    for t in range(q.shape[1]):
+        state = state if starts is None else jnp.where(starts[:, t, None, None, None] == t, 0, state)
+        left = jnp.exp(log_decay[:, t])[..., None, None] * state
+        new = v[:, t] - jnp.einsum("bhk,bhkv->bhv", k[:, t], left)
+        state = left + (beta[:, t, :, None] * k[:, t])[..., None] * new[..., None, :]
+        outputs.append(SCALE * jnp.einsum("bhk,bhkv->bhv", q[:, t], state))
+    return jnp.stack(outputs, axis=1), state
+
+
+def fused(*arrays):
+    return delta_rule(*arrays, scale=SCALE, variant=VARIANT)
+
+
+def with_gradients(function, arrays, gradients, starts):
+    outputs, back = jax.vjp(lambda *arrays: function(*arrays, starts), *arrays)
+    return outputs, back(gradients)
+
+
+@pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
+def test_outputs_and_gradients(case):
+    *sizes, dtype, packed = case
+    given = *drawn(*sizes, dtype), starts_of(sizes[0]) if packed else None
+    with interpreted():
+        (y, state), gradients = jax.jit(lambda *given: with_gradients(fused, *given))(*given)
+    with jax.enable_x64(True):
+        wide = [jax.tree.map(lambda x: x.astype("float64"), x) for x in given[:2]]
+        expected, of_arrays = jax.jit(lambda *given: with_gradients(loop, *given))(*wide, given[2])
+    assert (y.dtype, state.dtype) == (dtype, "float32")
+    assert [x.dtype for x in gradients] == [x.dtype for x in given[0]]
+    value, gradient = (FLOAT32, FLOAT32_GRADIENT) if dtype == "float32" else (BFLOAT16, 2 * BFLOAT16)
+    assert_close((y, state), expected, value)
+    assert_close(list(gradients), list(of_arrays), gradient)
+
+
+def test_rounded_products_leave_no_errors_in_the_state(monkeypatch):
+    """A transition that reflects forgets nothing: errors in products that the state goes through add up."""
+
+    def truncated(x):
+        """As tensor cores read float32 numbers: 10 bits."""
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFE000)
+        return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+    def dot(a, b, contract, into=None, precision=None):
+        if precision != "highest":
+            a, b = truncated(a), truncated(b)
+        return exact(a, b, contract, into, precision)
+
+    exact, length = kernel.dot, 1024
+    for module in (kernel, program):
+        monkeypatch.setattr(module, "dot", dot)
+    (q, k, v, beta, log_decay, state), _ = drawn(length, 1, 16, 16, "float32")
+    arrays = q, k, v, jnp.full_like(beta, 2), jnp.zeros_like(log_decay), state
+    with interpreted():
+        y, last = jax.jit(fused)(*arrays)
+    with jax.enable_x64(True):
+        wide = [x.astype("float64") for x in arrays]
+
+        def token(state, t):
+            y, state = loop(*(x[:, t, None] for x in wide[:5]), state, None)
+            return state, y[:, 0]
+
+        expected, outputs = jax.jit(lambda: jax.lax.scan(token, wide[5], jnp.arange(length)))()
+    assert_close(last, expected, 1e-2)
+    assert_close(y, outputs.swapaxes(0, 1), 1e-2)
