@@ -55,7 +55,7 @@ RECORDED = $(if $(filter-out tests,$(TESTS)),,--record $(RECORD))
 test: lint $(SITE) ## ten minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
 	$(PYTEST) $(RECORDED) $(TESTS)
 
-test-slow: lint $(SITE) ## hours: every test there is
+test-slow: lint $(SITE) ## an hour and more: every test there is
 	$(PYTEST) --run-slow $(TESTS)
 
 test-oldest: ## a selection of the tests on Python 3.11 with its jax, the oldest, where there is a Python 3.11

@@ -11,9 +11,8 @@ with j < t, hence the u_t solve a unit lower triangular system (Yang et al. 2024
 chunk is that of a plain linear recurrence. Products of gates are formed as in `core/decay.py`. A fused kernel
 has the chunks of the delta rule proper.
 
-Products that the state goes through have full precision. A transition need not shrink: with beta = 2 it
-reflects, and rounding keys to the 10 bits of TF32, which is the default on a GPU, leaves errors of half the
-outputs after 1,000 tokens with the same few keys.
+Products that the state goes through have full precision: a transition need not shrink, with beta = 2 it
+reflects, and errors of the 10 bits that are the default on a GPU would add up (`pallas_kernels/delta_rule`).
 """
 
 import functools

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
+from based_jax.ops.core.arrays import kernel_precision
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.op import body, expect_qkv, expect_state, op, stateful_op
 from based_jax.ops.core.stream import advance, continue_from

@@ -239,3 +239,16 @@ def window(name: str, sizes: WindowSizes) -> Cost:
     return Cost(
         tokens * (size + FLOAT32 * numbers * sizes.heads), tokens * sizes.heads * pairs * 2 * width * products
     )
+
+
+DELTA_RULE = {"outputs": (7, 16, 4, 4), "state_gradients": (7, 16, 4, 4), "gradients": (9, 32, 8, 9)}
+"""Kernel -> products with the state, tokens of a chunk, products of pairs of tokens with keys and
+with values; one with float32's digits counts as three."""
+
+
+def delta_rule(name: str, tokens: int, key_size: int, value_size: int, tile: int = 64) -> Cost:
+    """Return the FLOPs of one of `DELTA_RULE` for tokens of all heads; one in TF32 counts as two."""
+    states, chunk, of_keys, of_values = DELTA_RULE[name]
+    tiles = math.ceil(value_size / tile)
+    widths = states * key_size * value_size + chunk * (of_keys * tiles * key_size + of_values * value_size)
+    return Cost(0, tokens * 4 * widths)

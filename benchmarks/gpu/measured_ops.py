@@ -121,6 +121,8 @@ KERNELS = {
     "window attention": "window_attention",
     "step": "taylor_step",
     "window": "window_step",
+    "scan": "selective_scan",
+    "delta rule": "delta_rule",
 }
 """Beginning of a check's name -> kernel."""
 
@@ -129,7 +131,7 @@ def errors(device: Device) -> Iterator[str]:
     """Largest errors of the kernels against float64, by kernel and dtype."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for (step, _), row in {**device.rows("correctness"), **device.rows("mosaic")}.items():
-        if found := re.match(rf"({'|'.join(KERNELS)}) [KLW]\d.*?\b(bfloat16|float16|float32)\b", step):
+        if found := re.match(rf"({'|'.join(KERNELS)}) [EKLW]\d.*?\b(bfloat16|float16|float32)\b", step):
             precision = ' at "highest"' if "highest" in step else ""
             backend = ", Mosaic forward" if step.endswith("mosaic") else ""
             groups.setdefault((f"`{KERNELS[found[1]]}`{backend}", found[2] + precision), []).append(row)

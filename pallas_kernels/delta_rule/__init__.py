@@ -54,8 +54,8 @@ def delta_rule(
         v: (B, N, H, V).
         beta, log_decay: (B, N, H); log_decay is g <= 0.
         kv: (B, H, K, V), the state before the first token.
-        starts: (B, N) integers that do not fall, index of the first token of each token's segment, negative if
-            that is before this call; None: one segment, which `kv` belongs to.
+        starts: (B, N) integers, index of the first token of each token's segment, negative if that is before
+            this call; None: one segment, which `kv` belongs to.
         scale: factor of y.
         precision: "highest" or None.
         variant: block sizes; None takes them from the tuning table.

@@ -11,6 +11,7 @@ import pytest
 
 from based_jax import ops
 from pallas_kernels import interpreted
+from tests.arrays import ones
 from tests.marks import release_but, slow_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
@@ -147,3 +148,13 @@ def test_one_key_for_all_is_exact(beta):
         held = held + beta * (v[0, t, 0] - held)
         np.testing.assert_array_equal(y[0, t, 0], held)
     np.testing.assert_array_equal(state.kv[0, 0], [held, 0 * held])
+
+
+def test_products_have_full_precision():
+    """On a GPU the default has 10 bits, whose errors would add up where the transition reflects."""
+
+    x, beta = ones((1, 9, 1, 4)), ones((1, 9, 1))
+    gradient = jax.grad(lambda *args: ops.delta_rule(*args, chunk_size=5).sum(), argnums=(0, 1, 2, 3))
+    program = str(jax.make_jaxpr(gradient)(x, x, x, beta))
+    assert program.count("dot_general[") == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
+    assert program.count("dot_general[") > 20

@@ -112,11 +112,11 @@ class Attention(Check):
             gradients = (1e-3 * rng.standard_normal(x.shape) for x in sums)  # about as large as those of y
             state = [jnp.asarray(x, jnp.float32) for x in (*sums, *gradients)]
             # Row 0 continues from the initial state, row 1 starts anew.
-            packing = [jnp.asarray(x) for x in _packing(self.batch, self.length, -1)]
+            packing = [jnp.asarray(x) for x in packing_of(self.batch, self.length, -1)]
         options = {"precision": self.precision, "block": self.block, "backend": self.implementation}
         kernel = functools.partial(pallas_kernels.taylor_attention, **options)
         tolerance, arguments = TOLERANCES[self.dtype, self.precision], (arrays, state, packing)
-        return _traced(self._call, kernel, reference.taylor_attention, arguments, tolerance)
+        return traced(self._call, kernel, reference.taylor_attention, arguments, tolerance)
 
     def _call(self, attend: Any, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
         """Return the results of `attend` and its gradients; of a state too, if packed."""
@@ -165,7 +165,7 @@ class Step(Check):
         if self.dtype == self.state == "float32":
             tolerance = TOLERANCES["float32", "highest"]  # no matmul: arithmetic is float32 throughout
         step = functools.partial(pallas_kernels.taylor_step, backend=self.implementation)
-        return _traced(_step, step, reference.taylor_step, arrays, tolerance, donated=(3, 4))
+        return traced(_step, step, reference.taylor_step, arrays, tolerance, donated=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Window(Check):
         kernel = functools.partial(pallas_kernels.window_step, **options)
         expected = functools.partial(reference.window_step, rotary=self.rotary)
         tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]  # no matmul
-        return _traced(_step, kernel, expected, arrays, tolerance, donated=(3, 4))
+        return traced(_step, kernel, expected, arrays, tolerance, donated=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class WindowAttention(Check):
         rng, rows = np.random.default_rng(0), (self.batch, self.length)
         shapes = [(*rows, n, self.size) for n in (self.heads, self.kv_heads, self.kv_heads, self.heads)]
         arrays = [jnp.asarray(rng.standard_normal(shape), self.dtype) for shape in shapes]
-        packing = [jnp.asarray(x) for x in _packing(*rows, 0)] if self.packed else []
+        packing = [jnp.asarray(x) for x in packing_of(*rows, 0)] if self.packed else []
 
         def call(attend: Any, arrays: Any, packing: Any) -> dict[str, jax.Array]:
             named = dict(zip(("starts", "counts"), packing, strict=False))
@@ -239,60 +239,7 @@ class WindowAttention(Check):
         tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]
         functions = pallas_kernels.window_attention, reference.window_attention
         # One visible key has the weight 1, so the gradients of queries and keys are 0.
-        return _traced(call, *functions, (arrays, packing), tolerance, zeros=True)
-
-
-@dataclass(frozen=True)
-class Scan(Check):
-    """`selective_scan`, its final state, and all gradients."""
-
-    channels: int = 96
-    states: int = 16
-    dtype: str = "bfloat16"
-    length: int = 1000
-    batch: int = 2
-    packed: bool = False
-    """segments and padding"""
-
-    @property
-    def name(self) -> str:
-        sizes = f"E{self.channels} S{self.states} {self.dtype} N{self.length}"
-        return f"scan {sizes}" + " packed" * self.packed
-
-    def tiny(self) -> "Scan":
-        return replace(self, length=70, batch=1, channels=32, states=4)
-
-    def program(self) -> Program:
-        rng, batch, length = np.random.default_rng(0), self.batch, self.length
-        tokens, maps = (batch, length, self.channels), (batch, length, self.states)
-        rates, state = (self.channels, self.states), (batch, self.channels, self.states)
-
-        def drawn(shape: tuple[int, ...], dtype: str = "float32") -> jax.Array:
-            return jnp.asarray(rng.standard_normal(shape), dtype)
-
-        x, B, C, dy = (drawn(shape, self.dtype) for shape in (tokens, maps, maps, tokens))
-        dt, A, D = jax.nn.softplus(drawn(tokens) - 3), -jnp.exp(drawn(rates)), drawn(rates[:1])
-        inputs, gradients = (x, dt, A, B, C, D, drawn(state)), (dy, drawn(state))
-        packing = [jnp.asarray(each) for each in _packing(batch, length, 0)] if self.packed else []
-
-        def call(implementation: str, inputs: Any, gradients: Any, packing: Any) -> dict[str, jax.Array]:
-            options = {"return_state": True, "implementation": implementation}
-            if packing:
-                ids, counts = packing
-                options |= {"segment_ids": ids, "mask": jnp.arange(length) < counts[:, None]}
-
-            def run(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-                *tokens, h = inputs
-                state = replace(ops.init_diagonal_scan_state(batch, rates), h=h)
-                y, state = ops.selective_scan(*tokens, initial_state=state, **options)
-                return y, state.h
-
-            (y, last), pull_back = jax.vjp(run, *inputs)
-            names = ("y", "last", "dx", "ddt", "dA", "dB", "dC", "dD", "dh")
-            return dict(zip(names, (y, last, *pull_back(gradients)), strict=True))
-
-        tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]
-        return _traced(call, "pallas", "reference", (inputs, gradients, packing), tolerance)
+        return traced(call, *functions, (arrays, packing), tolerance, zeros=True)
 
 
 def _step(step: Any, *arrays: Any) -> dict[str, Any]:
@@ -332,7 +279,7 @@ def _sums(rng: np.random.Generator, rows: tuple[int, ...], key_size: int, value_
     return phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, value_size)), phi.sum(-2)
 
 
-def _packing(batch: int, length: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+def packing_of(batch: int, length: int, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Return starts of segments (B, N), beginning with `first` in even rows and 0 in odd ones, and counts."""
     edges = [int(length * x) for x in (0.31, 0.32, 0.7)]
     starts, counts = np.zeros((batch, length), np.int32), np.full(batch, length, np.int32)
@@ -344,7 +291,7 @@ def _packing(batch: int, length: int, first: int) -> tuple[np.ndarray, np.ndarra
     return starts, counts
 
 
-def _traced(
+def traced(
     call: Callable[..., dict[str, Any]],
     kernel: Any,
     expected: Any,
