@@ -25,9 +25,9 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
     return cannot_launch("pallas") or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_KEYS})
 
 
-def facts_of(keys: int, values: int, kernel: str) -> dict[str, Any]:
-    """Return the facts that select a row of the tuning table; `kernel` is "outputs" or "gradients"."""
-    return {"keys": padded(keys), "values": padded(values), "kernel": kernel}
+def facts_of(keys: int, kernel: str) -> dict[str, Any]:
+    """Return the facts that select a row of the tuning table; `kernel` is a function of `kernel.py`."""
+    return {"keys": padded(keys), "kernel": kernel}
 
 
 def delta_rule(
@@ -126,5 +126,4 @@ def _tuned(call: Call, arrays: Any, name: str) -> Call:
     """Return the call with block sizes from the tuning table, unless it has some."""
     if call.variant is not None:
         return call
-    facts = facts_of(arrays[1].shape[-1], arrays[2].shape[-1], name)
-    return replace(call, variant=choose("delta_rule", Variant, **facts))
+    return replace(call, variant=choose("delta_rule", Variant, **facts_of(arrays[1].shape[-1], name)))

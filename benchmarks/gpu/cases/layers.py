@@ -201,31 +201,22 @@ def _scan(run: Any, *arrays: jax.Array, variant: Any) -> Any:
 def delta_cases() -> Iterator[Case]:
     """Yield the kernels of the calls of `DELTAS`."""
     for heads, keys, values, dtype, length, packed in DELTAS:
-        q, v = (
-            Shape((BATCH, length, heads, size), kind) for size, kind in ((keys, "float32"), (values, dtype))
-        )
-        numbers, state = (
-            Shape((BATCH, heads, length), "float32"),
-            Shape((BATCH, heads, keys, values), "float32"),
-        )
-        sizes = pl.cdiv(length, SPAN), padded(keys), padded(values)
-        saved, starts = Shape((BATCH, heads, *sizes), "float32"), [Shape((BATCH, length), "int32")] * packed
+        rows, pairs = (BATCH, length, heads), (BATCH, heads)
+        q, v = Shape((*rows, keys), "float32"), Shape((*rows, values), dtype)
+        numbers, state = Shape((*pairs, length), "float32"), Shape((*pairs, keys, values), "float32")
+        saved = Shape((*pairs, pl.cdiv(length, SPAN), padded(keys), padded(values)), "float32")
+        starts = [Shape((BATCH, length), "int32")] * packed
         words = f"K{keys} V{values} {dtype}{' packed' * packed}"
-        variants = grid(
-            lambda **_: True,
-            chunk=(16, 32, 64),
-            keys=(16, 32, 64, 128),
-            values=(16, 32, 64, 128),
-            warps=(4, 8, 16),
-            stages=(1, 2),
-        )
         for kernel, run, rest in (
             ("outputs", deltas.outputs, [state]),
             ("state_gradients", deltas.state_gradients, [v, state]),
             ("gradients", deltas.gradients, [v, saved, saved]),
         ):
-            function, facts = functools.partial(_delta, run), delta_facts(keys, values, kernel)
+            chunks = (16,) if kernel == "gradients" else (16, 32)
+            sizes = {"chunk": chunks, "keys": (16, 32), "values": (32, 64), "warps": (4, 8), "stages": (1, 2)}
+            function, facts = functools.partial(_delta, run), delta_facts(keys, kernel)
             arguments = [q, q, v, numbers, numbers, *rest, *starts]
+            variants = grid(lambda **_: True, **sizes)
             yield tunable("delta_rule", kernel, words, function, arguments, facts, variants)
 
 

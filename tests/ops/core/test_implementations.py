@@ -53,7 +53,7 @@ def arguments():
 
 def test_by_name_and_by_priority():
     ops.register("delta_rule", "theirs", recurrence, supports=without_gates)
-    assert ops.implementations("delta_rule") == ("theirs", "xla", "reference")
+    assert ops.implementations("delta_rule") == ("theirs", "pallas", "xla", "reference")
     expected = ops.delta_rule(*arguments(), implementation="reference")
     CALLS.clear()
     assert_close(ops.delta_rule(*arguments(), implementation="theirs"), expected, FLOAT32)
@@ -105,7 +105,7 @@ def test_mixers_pass_the_name_on():
         ),
         (
             lambda: ops.delta_rule(*arguments(), implementation="other"),
-            "implementation = 'other': expected None or one of 'theirs', 'xla', 'reference' for delta_rule",
+            "implementation = 'other': expected None or one of 'theirs', 'pallas', 'xla', 'reference'",
         ),
     ],
 )
