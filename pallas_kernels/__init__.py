@@ -5,12 +5,12 @@ Each folder is one op: its kernels, its table of block sizes, and a README on th
 
 from pallas_kernels.conv_step import conv_step
 from pallas_kernels.conv_step import supports as supports_conv_step
-from pallas_kernels.delta_rule import delta_rule
-from pallas_kernels.delta_rule import supports as supports_delta_rule
 from pallas_kernels.devices import cannot_run
 from pallas_kernels.gated_conv import gated_conv
 from pallas_kernels.gated_conv import supports as supports_gated_conv
 from pallas_kernels.launch import interpreted, is_interpreted
+from pallas_kernels.linear_recurrence import linear_recurrence
+from pallas_kernels.linear_recurrence import supports as supports_linear_recurrence
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.rms_norm import supports as supports_rms_norm
@@ -47,7 +47,6 @@ __all__ = [
     "cannot_run",
     "conv_row_product",
     "conv_step",
-    "delta_rule",
     "fastest_taylor_attention",
     "fastest_taylor_step",
     "fastest_window_step",
@@ -57,13 +56,14 @@ __all__ = [
     "is_interpreted",
     "is_lowered_for_gpu",
     "is_slow_taylor_attention",
+    "linear_recurrence",
     "lowering_for",
     "row_products",
     "selective_scan",
     "softmax_loss",
     "supports_conv_step",
-    "supports_delta_rule",
     "supports_gated_conv",
+    "supports_linear_recurrence",
     "supports_mosaic_taylor_attention",
     "supports_rms_norm",
     "supports_row_products",

@@ -12,7 +12,7 @@ chunk is that of a plain linear recurrence. Products of gates are formed as in `
 has the chunks of the delta rule proper.
 
 Products that the state goes through have full precision: a transition need not shrink, with beta = 2 it
-reflects, and errors of the 10 bits that are the default on a GPU would add up (`pallas_kernels/delta_rule`).
+reflects, and errors of the 10 bits that are the default on a GPU would add up.
 """
 
 import functools
@@ -22,16 +22,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-import pallas_kernels
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import accumulation_dtype, cast, kernel_precision
+from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
+    fastest_recurrence,
+    fused_recurrence,
     init_linear_recurrence_state,
+    refused_state,
+    supports_kernel,
     token_by_token,
 )
 from based_jax.typing import Array, Bool, Float, Int
@@ -40,24 +43,13 @@ from based_jax.validate import expect_array
 CHUNK = 64
 """Tokens per chunk."""
 
-KERNEL_FROM = 16
-"""Fewest tokens for which None picks the kernel, those of one of its chunks."""
-
-
-def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
-    return pallas_kernels.supports_delta_rule(q, k, v)
-
-
-def _fastest(found: str, q: Array, k: Array, v: Array) -> str:
-    return "xla" if q.ndim == 4 and q.shape[1] < KERNEL_FROM else found
-
 
 @stateful_op(
     "pallas",
     "xla",
     "reference",
-    supports=_supports,
-    fastest=_fastest,
+    supports=supports_kernel,
+    fastest=fastest_recurrence,
     tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"),
 )
 def delta_rule(
@@ -90,9 +82,7 @@ def delta_rule(
         implementation: "pallas", the fused GPU kernel (K up to 256); "xla"; "reference"; or None for the
             best: from 16 tokens on the kernel where it can, else "xla".
     """
-    unsupported = None
-    if initial_state is not None and initial_state.kv.dtype != jnp.float32:
-        unsupported = f"the kernel takes no {initial_state.kv.dtype} state"
+    unsupported = refused_state(initial_state)
     chosen = choose("delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect_array("beta", beta, (batch, length, heads), "floating")
@@ -100,9 +90,9 @@ def delta_rule(
         decay.expect_log_decay(log_decay, batch, length, (heads,))
     if chosen == "pallas":
         expect_state(initial_state, kv=(batch, heads, width, value_size))
-        expect_chunk_size(chunk_size, CHUNK)
-        factor = width**-0.5 if scale is None else scale
-        return _fused(q, k, v, beta, log_decay, factor, initial_state, return_state, segment_ids, mask)
+        gates = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
+        how = scale, initial_state, return_state, segment_ids, mask
+        return fused_recurrence(q, k, v, gates, beta, *how)
     dtype = accumulation_dtype(v)
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
@@ -113,39 +103,6 @@ def delta_rule(
     return body(generalized_delta_rule)(
         q, written, v, k, erased, log_decay, return_state=return_state, **options
     )
-
-
-def _fused(
-    q: Array,
-    k: Array,
-    v: Array,
-    beta: Array,
-    log_decay: Array | None,
-    scale: float,
-    state: LinearRecurrenceState | None,
-    return_state: bool,
-    segment_ids: Array | None,
-    mask: Array | None,
-) -> Any:
-    """Run the kernel. A masked token is one of zeros, which keeps the state."""
-    batch, length, heads, width = q.shape
-    call = continue_from(state, batch, length, segment_ids, mask)
-    gates = jnp.zeros_like(beta, jnp.float32) if log_decay is None else log_decay.astype(jnp.float32)
-    gates = jnp.broadcast_to(gates, beta.shape)
-    q, k, v, beta, gates = call.unpadded((q, k, v, beta, gates))
-    starts = None if call.start is None else jnp.broadcast_to(call.start, (batch, length))
-
-    def run(kv: Array, v: Array = v) -> tuple[Array, Array]:
-        options: Any = {"scale": scale, "precision": kernel_precision()}
-        return pallas_kernels.delta_rule(q, k, v, beta, gates, kv, starts, **options)
-
-    def operator() -> Array:
-        unit = jnp.broadcast_to(jnp.eye(width, dtype=jnp.float32), (batch, heads, width, width))
-        return run(unit, jnp.zeros_like(k))[1]
-
-    kv = init_linear_recurrence_state(batch, heads, width, v.shape[-1]).kv if state is None else state.kv
-    y, kv = run(call.prefix(run, kv, operator, jnp.matmul))
-    return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
 
 
 @stateful_op("xla", "reference", tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"))

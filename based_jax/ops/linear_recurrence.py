@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import pallas_kernels
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import accumulation_dtype, cast, checkpoint
+from based_jax.ops.core.arrays import accumulation_dtype, cast, checkpoint, kernel_precision
 from based_jax.ops.core.chunks import (
     ChunkMask,
     begins,
@@ -69,7 +70,35 @@ def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"
     return jnp.asarray(np.log1p(-(2.0 ** (exponent - np.arange(num_heads)))))
 
 
-@stateful_op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
+KERNEL_FROM = 16
+"""Fewest tokens for which None picks the kernel, those of one of its chunks."""
+
+
+def supports_kernel(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    """Return why the kernel cannot take these arrays, or None."""
+    return pallas_kernels.supports_linear_recurrence(q, k, v)
+
+
+def fastest_recurrence(found: str, q: Array, k: Array, v: Array) -> str:
+    """Return `found` but for a few tokens."""
+    return "xla" if q.ndim == 4 and q.shape[1] < KERNEL_FROM else found
+
+
+def refused_state(state: LinearRecurrenceState | None) -> str | None:
+    """Return why the kernel cannot go on from a state, or None."""
+    if state is None or state.kv.dtype == jnp.float32:
+        return None
+    return f"the kernel takes no {state.kv.dtype} state"
+
+
+@stateful_op(
+    "pallas",
+    "xla",
+    "reference",
+    supports=supports_kernel,
+    fastest=fastest_recurrence,
+    tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"),
+)
 def linear_recurrence(
     q: Float[Array, "B N G K"],
     k: Float[Array, "B N G K"],
@@ -98,8 +127,13 @@ def linear_recurrence(
             are added to the sum; None reads them from the sum.
         scale: factor of the outputs; default K^(-1/2).
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
+        implementation: "pallas", the fused GPU kernel (gates per head, no bonus, K up to 256); "xla";
+            "reference"; or None for the best: from 16 tokens on the kernel where it can, else "xla".
     """
-    chosen = choose("linear_recurrence", q, k, v, implementation=implementation)
+    unsupported = refused_state(initial_state)
+    if np.ndim(log_decay) == 4 or bonus is not None:
+        unsupported = "the kernel takes gates per head and no bonus"
+    chosen = choose("linear_recurrence", q, k, v, implementation=implementation, unsupported=unsupported)
     expect_array("q", q, ("B", "N", "G", "K"), "floating")
     batch, length, groups, width = q.shape
     expect_array("k", k, q.shape, "floating")
@@ -111,6 +145,9 @@ def linear_recurrence(
         expect_array("bonus", bonus, (heads, width), "floating")
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    if chosen == "pallas":
+        how = scale, initial_state, return_state, segment_ids, mask
+        return fused_recurrence(q, k, v, log_decay, None, *how)
 
     dtype = accumulation_dtype(v)
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
@@ -132,6 +169,47 @@ def linear_recurrence(
 
     y, kv = run(call.prefix(run, state.kv.astype(dtype), operator, jnp.multiply))
     y = y.astype(v.dtype)
+    return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
+
+
+def fused_recurrence(
+    q: Float[Array, "B N G K"],
+    k: Float[Array, "B N G K"],
+    v: Float[Array, "B N H V"],
+    log_decay: Float[Array, "rows steps H"],
+    beta: Float[Array, "B N H"] | None,
+    scale: float | None,
+    state: LinearRecurrenceState | None,
+    return_state: bool,
+    segment_ids: Array | None,
+    mask: Array | None,
+) -> Any:
+    """Run the kernel; with `beta` it is the delta rule. A masked token of zeros keeps the state."""
+    (batch, length, _, width), (heads, value_size) = q.shape, v.shape[2:]
+    call = continue_from(state, batch, length, segment_ids, mask)
+    gates = jnp.broadcast_to(log_decay.astype(jnp.float32), (batch, length, heads))
+    queries, keys, values, gates, beta = call.unpadded((q, k, v, gates, beta))
+    options: dict[str, Any] = {
+        "beta": beta,
+        "starts": None if call.start is None else jnp.broadcast_to(call.start, (batch, length)),
+        "scale": width**-0.5 if scale is None else scale,
+        "precision": kernel_precision(),
+    }
+
+    def run(kv: Array) -> tuple[Array, Array]:
+        return pallas_kernels.linear_recurrence(queries, keys, values, gates, kv, **options)
+
+    def operator() -> Array:
+        """Return the decay, or by the delta rule the result for a unit matrix if nothing is written."""
+        if beta is None:
+            return call.kept(jnp.exp(gates.sum(axis=1)))[..., None, None]
+        unit = jnp.broadcast_to(jnp.eye(width, dtype=jnp.float32), (batch, heads, width, width))
+        silent = jnp.zeros_like(keys), gates, unit
+        return pallas_kernels.linear_recurrence(queries, keys, *silent, **options)[1]
+
+    empty = init_linear_recurrence_state(batch, heads, width, value_size)
+    apply = jnp.multiply if beta is None else jnp.matmul
+    y, kv = run(call.prefix(run, (state or empty).kv, operator, apply))
     return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
 
 

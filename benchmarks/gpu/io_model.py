@@ -241,14 +241,21 @@ def window(name: str, sizes: WindowSizes) -> Cost:
     )
 
 
-DELTA_RULE = {"outputs": (7, 16, 4, 4), "state_gradients": (7, 16, 4, 4), "gradients": (9, 32, 8, 9)}
-"""Kernel -> products with the state, tokens of a chunk, products of pairs of tokens with keys and
-with values; one with float32's digits counts as three."""
+RECURRENCE = {
+    ("outputs", False): (2, 16, 1, 1),
+    ("state_gradients", False): (1, 16, 0, 0),
+    ("gradients", False): (3, 32, 3, 2),
+    ("outputs", True): (7, 16, 4, 4),
+    ("state_gradients", True): (7, 16, 4, 4),
+    ("gradients", True): (9, 32, 8, 9),
+}
+"""Kernel, whether tokens erase -> products with the state, tokens of a chunk, products of pairs of tokens
+with keys and with values; one with float32's digits counts as three."""
 
 
-def delta_rule(name: str, tokens: int, key_size: int, value_size: int, tile: int = 64) -> Cost:
-    """Return the FLOPs of one of `DELTA_RULE` for tokens of all heads; one in TF32 counts as two."""
-    states, chunk, of_keys, of_values = DELTA_RULE[name]
+def recurrence(name: str, erases: bool, tokens: int, key_size: int, value_size: int, tile: int = 64) -> Cost:
+    """Return the FLOPs of one of `RECURRENCE` for tokens of all heads; one in TF32 counts as two."""
+    states, chunk, of_keys, of_values = RECURRENCE[name, erases]
     tiles = math.ceil(value_size / tile)
     widths = states * key_size * value_size + chunk * (of_keys * tiles * key_size + of_values * value_size)
     return Cost(0, tokens * 4 * widths)

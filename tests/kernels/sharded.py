@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels.conv_step import conv_step
-from pallas_kernels.delta_rule import delta_rule
 from pallas_kernels.gated_conv import gated_conv
+from pallas_kernels.linear_recurrence import linear_recurrence
 from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.row_products import conv_row_product, row_products
 from pallas_kernels.selective_scan import selective_scan
@@ -72,14 +72,19 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
     product = [("k", dtype), ("u h k", dtype), ("o t h", dtype), ("o", jnp.int32), ("c h", dtype)]
     channels, maps = ("b n h", dtype), ("b n s", dtype)
     scan = [channels, channels, ("h s", jnp.float32), maps, maps, ("h", dtype), ("b h s", jnp.float32)]
+    one = ("b n u k", dtype)
     gates, memory = ("b n h", jnp.float32), ("b h k v", jnp.float32)
     with_state = functools.partial(taylor_attention, return_state=True)
 
     def scanned(*arrays: jax.Array) -> jax.Array:
         return selective_scan(*arrays)[0]
 
-    def ruled(*arrays: jax.Array) -> jax.Array:
-        return delta_rule(*arrays)[0]
+    def recurrence(*arrays: jax.Array) -> jax.Array:
+        *arrays, beta = arrays
+        return linear_recurrence(*arrays, beta=beta)[0]
+
+    def shared(*arrays: jax.Array) -> jax.Array:
+        return linear_recurrence(*arrays)[0]
 
     def packed(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
         return taylor_attention(q, k, v, starts=starts)
@@ -98,7 +103,8 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
         call("conv_step", conv_step, *token, u=2, t=2, c=3),
         call("gated_conv backward", _gradients(gated_conv, 1), ("b n u h", dtype), ("b n h", dtype), u=2),
         call("selective_scan backward", _gradients(scanned, 2), *scan, channels, h=64 * heads, s=2),
-        call("delta_rule backward", _gradients(ruled), keys, keys, values, gates, gates, memory, values),
+        call("delta_rule backward", _gradients(recurrence), keys, keys, values, gates, memory, gates, values),
+        call("linear_recurrence", shared, one, one, values, gates, memory, u=1),
         call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
         call("softmax_loss", softmax_loss, ("b k", jnp.float32), ("b", jnp.int32), ("b", jnp.float32), k=64),
         call("row_products", row_products, ("k", dtype), ("h k", dtype), ("h k", dtype), k=64),

@@ -36,7 +36,7 @@ VALID = {
         **{"x": of(1, 3, 32), "dt": of(1, 3, 32), "A": of(32, 4), "B": of(1, 3, 4), "C": of(1, 3, 4)},
         **{"D": of(32), "h": of(1, 32, 4)},
     },
-    "delta_rule": {
+    "linear_recurrence": {
         **{"q": of(1, 3, 2, 4), "k": of(1, 3, 2, 4), "v": of(1, 3, 2, 5), "beta": of(1, 3, 2)},
         **{"log_decay": of(1, 3, 2), "kv": of(1, 2, 4, 5)},
     },
@@ -126,10 +126,14 @@ REFUSED = {
         ({"keep": of(1, 2)}, "shape of keep"),
         ({"chunk": 6}, "chunk = 6: expected a multiple of 4 tokens"),
     ],
-    "delta_rule": [
-        ({"q": of(1, 3, 2, 257)}, "delta_rule: the last axis of q is 257 long; the kernel takes up to 256"),
+    "linear_recurrence": [
+        (
+            {"q": of(1, 3, 2, 257)},
+            "linear_recurrence: the last axis of q is 257 long",
+        ),
         ({"k": of(1, 3, 2, 5)}, r"shape of k = \(1, 3, 2, 5\): expected \(1, 3, 2, 4\)"),
-        ({"v": of(1, 3, 1, 5)}, "shape of v"),
+        ({"v": of(1, 2, 2, 5)}, "shape of v"),
+        ({"v": of(1, 3, 3, 5)}, "number of heads of v = 3: expected a multiple of 2, those of q and k"),
         ({"beta": of(1, 3)}, "shape of beta"),
         ({"log_decay": of(1, 3, 2, 4)}, "shape of log_decay"),
         ({"kv": of(1, 2, 5, 4)}, "shape of kv"),

@@ -21,7 +21,7 @@ OPS = {
     "gated_conv": layers.gate_cases,
     "rms_norm": layers.norm_cases,
     "selective_scan": layers.scan_cases,
-    "delta_rule": layers.delta_cases,
+    "linear_recurrence": layers.recurrence_cases,
     "softmax_loss": layers.loss_cases,
 }
 """Folder of kernels -> its cases, with the variants of the tuning tables."""

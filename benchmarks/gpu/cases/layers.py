@@ -13,12 +13,12 @@ from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
 
 from benchmarks.gpu.cases.case import Case, grid, tunable
-from pallas_kernels.delta_rule import facts_of as delta_facts
-from pallas_kernels.delta_rule import kernel as deltas
-from pallas_kernels.delta_rule.program import SPAN, padded
-from pallas_kernels.delta_rule.program import Call as DeltaCall
 from pallas_kernels.gated_conv import facts_of as gate_facts
 from pallas_kernels.gated_conv import kernel as gates
+from pallas_kernels.linear_recurrence import facts_of as recurrence_facts
+from pallas_kernels.linear_recurrence import kernel as recurrences
+from pallas_kernels.linear_recurrence.program import SPAN, padded
+from pallas_kernels.linear_recurrence.program import Call as RecurrenceCall
 from pallas_kernels.rms_norm import facts_of as norm_facts
 from pallas_kernels.rms_norm import kernel as norms
 from pallas_kernels.selective_scan import facts_of as scan_facts
@@ -67,13 +67,24 @@ SCANS = (
     (96, 8, "float32", 100, True),  # a last chunk that is not full
 )
 
-# H, K, V, dtype of v, N, whether there are segments.
-DELTAS = (
-    (8, 128, 128, "bfloat16", 2048, False),  # a model of width 1,024
-    (8, 128, 128, "bfloat16", 2048, True),
-    (6, 256, 512, "bfloat16", 2048, False),  # the widest
-    (16, 64, 64, "bfloat16", 2048, False),
-    (2, 24, 40, "float32", 100, True),  # padded channels, and a last chunk that is not full
+# G, R, K, V, dtype of q and k, dtype of v, N, whether tokens erase, whether there are segments.
+RECURRENCES = (
+    (8, 1, 128, 128, "float32", "bfloat16", 2048, True, False),  # Gated DeltaNet of width 1,024
+    (8, 1, 128, 128, "float32", "bfloat16", 2048, True, True),
+    (1, 32, 128, 64, "bfloat16", "bfloat16", 2048, False, False),  # Mamba-2 of width 1,024
+    (6, 1, 256, 512, "float32", "bfloat16", 2048, True, False),  # the widest
+    (16, 1, 64, 64, "float32", "bfloat16", 2048, True, False),
+    (
+        2,
+        1,
+        24,
+        40,
+        "float32",
+        "float32",
+        100,
+        True,
+        True,
+    ),  # padded, and a last chunk that is not full
 )
 
 # Rows, columns, vocabulary, dtype of the gradient.
@@ -198,30 +209,30 @@ def _scan(run: Any, *arrays: jax.Array, variant: Any) -> Any:
     return run(*arrays, call=scans.Call(CHUNK, True, variant))
 
 
-def delta_cases() -> Iterator[Case]:
-    """Yield the kernels of the calls of `DELTAS`."""
-    for heads, keys, values, dtype, length, packed in DELTAS:
-        rows, pairs = (BATCH, length, heads), (BATCH, heads)
-        q, v = Shape((*rows, keys), "float32"), Shape((*rows, values), dtype)
-        numbers, state = Shape((*pairs, length), "float32"), Shape((*pairs, keys, values), "float32")
-        saved = Shape((*pairs, pl.cdiv(length, SPAN), padded(keys), padded(values)), "float32")
+def recurrence_cases() -> Iterator[Case]:
+    """Yield the kernels of the calls of `RECURRENCES`."""
+    for groups, shared, keys, values, narrow, dtype, length, erases, packed in RECURRENCES:
+        heads = BATCH, groups, shared
+        q, v = Shape((BATCH, length, groups, keys), narrow), Shape((BATCH, length, *heads[1:], values), dtype)
+        numbers, state = Shape((*heads, length), "float32"), Shape((*heads, keys, values), "float32")
+        saved = Shape((*heads, pl.cdiv(length, SPAN), padded(keys), padded(values)), "float32")
         starts = [Shape((BATCH, length), "int32")] * packed
-        words = f"K{keys} V{values} {dtype}{' packed' * packed}"
+        words = f"K{keys} V{values} {dtype}{' erases' * erases}{' packed' * packed}"
         for kernel, run, rest in (
-            ("outputs", deltas.outputs, [state]),
-            ("state_gradients", deltas.state_gradients, [v, state]),
-            ("gradients", deltas.gradients, [v, saved, saved]),
+            ("outputs", recurrences.outputs, [state]),
+            ("state_gradients", recurrences.state_gradients, [v, state]),
+            ("gradients", recurrences.gradients, [v, saved, saved]),
         ):
             chunks = (16,) if kernel == "gradients" else (16, 32)
             sizes = {"chunk": chunks, "keys": (16, 32), "values": (32, 64), "warps": (4, 8), "stages": (1, 2)}
-            function, facts = functools.partial(_delta, run), delta_facts(keys, kernel)
-            arguments = [q, q, v, numbers, numbers, *rest, *starts]
+            function, facts = functools.partial(_recurrence, run, erases), recurrence_facts(keys, kernel)
+            arguments = [q, q, v, *[numbers] * (1 + erases), *rest, *starts]
             variants = grid(lambda **_: True, **sizes)
-            yield tunable("delta_rule", kernel, words, function, arguments, facts, variants)
+            yield tunable("linear_recurrence", kernel, words, function, arguments, facts, variants)
 
 
-def _delta(run: Any, *arrays: jax.Array, variant: Any) -> Any:
-    return run(*arrays, call=DeltaCall(1.0, None, variant, saves=True))
+def _recurrence(run: Any, erases: bool, *arrays: jax.Array, variant: Any) -> Any:
+    return run(*arrays, call=RecurrenceCall(1.0, None, erases, variant, saves=True))
 
 
 def loss_cases() -> Iterator[Case]:

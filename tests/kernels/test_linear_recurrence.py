@@ -1,38 +1,40 @@
-"""The fused delta rule and its gradients, in the interpreter, against its recurrence in float64."""
+"""The fused linear recurrences and their gradients, in the interpreter, token by token in float64."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import delta_rule, interpreted
-from pallas_kernels.delta_rule import Variant, kernel, program
+from pallas_kernels import interpreted, linear_recurrence
+from pallas_kernels.linear_recurrence import Variant, program
 from tests.arrays import array
 from tests.marks import slow_but
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
-# N, H, K, V, dtype of v, whether there are segments. Spans have 32 tokens, chunks and parts of channels 16.
+# N, G, H, K, V, dtype of v, whether tokens erase, whether there are segments. Spans have 32 tokens, chunks
+# and parts of channels 16.
 CASES = [
-    (37, 2, 21, 35, "float32", True),  # two parts of the keys and tiles of the values, all padded
-    (32, 1, 16, 16, "bfloat16", False),
-    (1, 1, 3, 2, "float32", False),
+    (37, 1, 2, 21, 35, "float32", True, True),  # two parts of the keys and tiles of the values, all padded
+    (37, 1, 2, 21, 35, "float32", False, True),
+    (32, 2, 4, 16, 16, "bfloat16", True, False),
+    (1, 1, 1, 3, 2, "float32", False, False),
 ]
 VARIANT = Variant(keys=16, values=32)
 BATCH, SCALE = 2, 0.5
 
 
-def drawn(length, heads, keys, values, dtype):
+def drawn(length, groups, heads, keys, values, dtype):
     """All arrays of a call, and the gradients of both results. Keys come back; gates may be shut."""
     rng, tokens = np.random.default_rng(length), (BATCH, length, heads)
     k = rng.normal(size=(3, keys))
-    k = (k / np.linalg.norm(k, axis=-1, keepdims=True))[rng.integers(3, size=tokens)]
-    q, v, of_y = (rng.normal(size=(*tokens, size)) for size in (keys, values, values))
+    k = (k / np.linalg.norm(k, axis=-1, keepdims=True))[rng.integers(3, size=(BATCH, length, groups))]
+    q, v, of_y = rng.normal(size=k.shape), *rng.normal(size=(2, *tokens, values))
     beta = rng.choice([0.0, 0.5, 1.0, 2.0], size=tokens)
     log_decay = rng.choice([0.0, -1e-3, -0.3, -5.0, -1e4, -np.inf], size=tokens)
     state, of_state = rng.normal(size=(2, BATCH, heads, keys, values))
-    wide = [array(x, "float32") for x in (q, k, beta, log_decay, state, of_state)]
-    q, k, beta, log_decay, state, of_state = wide
-    return (q, k, array(v, dtype), beta, log_decay, state), (array(of_y, dtype), of_state)
+    wide = [array(x, "float32") for x in (q, k, log_decay, state, beta, of_state)]
+    q, k, log_decay, state, beta, of_state = wide
+    return (q, k, array(v, dtype), log_decay, state, beta), (array(of_y, dtype), of_state)
 
 
 def starts_of(length):
@@ -41,31 +43,34 @@ def starts_of(length):
     return jnp.asarray([np.where(first < 20, -3, first), np.zeros(length, int)], jnp.int32)
 
 
-def loop(q, k, v, beta, log_decay, state, starts):
+def loop(q, k, v, log_decay, state, beta=None, starts=None):
     """The equations token by token, in the arrays' own dtype."""
-    outputs = []
+    outputs, (q, k) = [], (jnp.repeat(x, v.shape[2] // x.shape[2], axis=2) for x in (q, k))
     for t in range(q.shape[1]):
         state = state if starts is None else jnp.where(starts[:, t, None, None, None] == t, 0, state)
         left = jnp.exp(log_decay[:, t])[..., None, None] * state
-        new = v[:, t] - jnp.einsum("bhk,bhkv->bhv", k[:, t], left)
-        state = left + (beta[:, t, :, None] * k[:, t])[..., None] * new[..., None, :]
+        new = v[:, t]
+        if beta is not None:
+            new = beta[:, t, :, None] * (new - jnp.einsum("bhk,bhkv->bhv", k[:, t], left))
+        state = left + k[:, t, :, :, None] * new[..., None, :]
         outputs.append(SCALE * jnp.einsum("bhk,bhkv->bhv", q[:, t], state))
     return jnp.stack(outputs, axis=1), state
 
 
-def fused(*arrays):
-    return delta_rule(*arrays, scale=SCALE, variant=VARIANT)
+def fused(*arrays, **options):
+    return linear_recurrence(*arrays[:5], beta=(*arrays, None)[5], **options, scale=SCALE, variant=VARIANT)
 
 
 def with_gradients(function, arrays, gradients, starts):
-    outputs, back = jax.vjp(lambda *arrays: function(*arrays, starts), *arrays)
+    outputs, back = jax.vjp(lambda *arrays: function(*arrays, starts=starts), *arrays)
     return outputs, back(gradients)
 
 
-@pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
+@pytest.mark.parametrize("case", slow_but(CASES[:2], CASES), ids=str)
 def test_outputs_and_gradients(case):
-    *sizes, dtype, packed = case
-    given = *drawn(*sizes, dtype), starts_of(sizes[0]) if packed else None
+    *sizes, dtype, erases, packed = case
+    arrays, of_results = drawn(*sizes, dtype)
+    given = arrays if erases else arrays[:5], of_results, starts_of(sizes[0]) if packed else None
     with interpreted():
         (y, state), gradients = jax.jit(lambda *given: with_gradients(fused, *given))(*given)
     with jax.enable_x64(True):
@@ -91,20 +96,20 @@ def test_rounded_products_leave_no_errors_in_the_state(monkeypatch):
             a, b = truncated(a), truncated(b)
         return exact(a, b, contract, into, precision)
 
-    exact, length = kernel.dot, 1024
-    for module in (kernel, program):
-        monkeypatch.setattr(module, "dot", dot)
-    (q, k, v, beta, log_decay, state), _ = drawn(length, 1, 16, 16, "float32")
-    arrays = q, k, v, jnp.full_like(beta, 2), jnp.zeros_like(log_decay), state
+    exact, length = program.dot, 1024
+    monkeypatch.setattr(program, "dot", dot)
+    (q, k, v, log_decay, state, beta), _ = drawn(length, 1, 1, 16, 16, "float32")
+    arrays = q, k, v, jnp.zeros_like(log_decay), state, jnp.full_like(beta, 2)
     with interpreted():
         y, last = jax.jit(fused)(*arrays)
     with jax.enable_x64(True):
         wide = [x.astype("float64") for x in arrays]
 
         def token(state, t):
-            y, state = loop(*(x[:, t, None] for x in wide[:5]), state, None)
+            *tokens, beta = (x[:, t, None] for x in (*wide[:4], wide[5]))
+            y, state = loop(*tokens, state, beta)
             return state, y[:, 0]
 
-        expected, outputs = jax.jit(lambda: jax.lax.scan(token, wide[5], jnp.arange(length)))()
+        expected, outputs = jax.jit(lambda: jax.lax.scan(token, wide[4], jnp.arange(length)))()
     assert_close(last, expected, 1e-2)
     assert_close(y, outputs.swapaxes(0, 1), 1e-2)

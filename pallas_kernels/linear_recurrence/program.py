@@ -1,7 +1,8 @@
-"""Grid, blocks, loads and stores of the kernels of the delta rule.
+"""Grid, blocks, loads and stores of the kernels of linear recurrences.
 
-Axes of arrays are letters: b row, n token, h head, k key channel, v value channel, t tile of value channels,
-j span of tokens, and of states p padded key channel and r padded value channel.
+Axes of arrays are letters: b row, n token, g head of queries and keys, r head of values among those that
+share it, k key channel, v value channel, t tile of value channels, j span of tokens, and of states p padded
+key channel and w padded value channel.
 """
 
 import functools
@@ -19,8 +20,11 @@ from pallas_kernels.launch import blocks, dot, inside, launch, load, quotient, r
 
 f32 = jnp.float32
 
-AXES = ("b n h k", "b n h k", "b n h v", "b h n", "b h n", "b h k v", "b n")
-"""of q, k, v, beta, log_decay, the first state, and the starts of segments if there are some"""
+KEYS, VALUES, NUMBERS, STATE, KEPT = "bngk", "bngrv", "bgrn", "bgrkv", "bgrjpw"
+KEY_PARTS, NUMBER_PARTS = "bngrtk", "bgrtn"
+"""of gradients that are sums over value channels, and over the heads that share queries and keys"""
+TOKENS = (KEYS, KEYS, VALUES, NUMBERS, NUMBERS)
+"""of q, k, v, log_decay, and beta if the recurrence erases"""
 
 SPAN = 32
 """tokens between two states that are kept for the backward pass"""
@@ -51,10 +55,17 @@ class Call:
     """factor of q"""
     precision: str | None
     """"highest" keeps float32's digits in all products; None in those that the state goes through"""
+    erases: bool
+    """whether tokens first erase what the state holds for their keys: the delta rule"""
     variant: Any
     """a `Variant`; None until the tuning table has given one"""
     saves: bool = False
     """whether the forward pass returns the states that the backward pass needs"""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Axes of the arrays of tokens."""
+        return TOKENS if self.erases else TOKENS[:-1]
 
 
 def padded(size: int) -> int:
@@ -67,54 +78,52 @@ def run(
     name: str,
     body: Callable[..., None],
     arrays: Sequence[jax.Array],
-    starts: Sequence[jax.Array],
-    given: Sequence[tuple[jax.Array, str]],
+    given: Sequence[str],
     results: Sequence[tuple[str, Any]],
     by_span: bool = False,
 ) -> tuple[jax.Array, ...]:
     """Launch a program for each row, head and tile of value channels, and for each span if `by_span`.
 
     Args:
-        body: takes the `Program`, the refs of `given`, and those of the results.
-        arrays: q, k, v, beta and log_decay.
-        starts: those of segments, or empty.
-        given: other arrays and their axes.
+        body: takes the `Program`, the refs of the arrays with the axes `given`, and those of the results.
+        arrays: those of `call.tokens`, those of `given`, and the starts of segments, (B, N), or nothing.
         results: axes and dtypes.
     """
-    (batch, length, heads, width), values = arrays[0].shape, arrays[2].shape[-1]
+    (batch, length, groups, width), (shared, values) = arrays[0].shape, arrays[2].shape[3:]
     spans, tile = pl.cdiv(length, SPAN), min(call.variant.values, padded(values))
     tiles = pl.cdiv(values, tile)
-    block = {"n": spans * SPAN, "k": padded(width), "v": tile, "p": padded(width), "r": tile}
+    block = {"n": spans * SPAN, "k": padded(width), "v": tile, "p": padded(width), "w": tile}
     block |= {} if by_span else {"j": spans}
-    whole = {"b": batch, "n": length, "h": heads, "k": width, "v": values, "t": tiles, "j": spans}
-    whole |= {"p": padded(width), "r": tiles * tile}
+    whole = {"b": batch, "n": length, "g": groups, "r": shared, "k": width, "v": values, "t": tiles}
+    whole |= {"j": spans, "p": padded(width), "w": tiles * tile}
 
     def at(program: Any, span: Any) -> dict[str, Any]:
         head, number = quotient(program, tiles), remainder(program, tiles)
-        index = {"b": quotient(head, heads), "h": remainder(head, heads), "j": span}
-        return index | dict.fromkeys("tvr", number)
+        group = quotient(head, shared)
+        index = {"b": quotient(group, groups), "g": remainder(group, groups), "r": remainder(head, shared)}
+        return index | {"j": span} | dict.fromkeys("tvw", number)
+
+    count = len(call.tokens)
 
     def program(*refs: Any) -> None:
-        split = len(arrays) + len(starts)
+        inputs, outputs = refs[: len(arrays)], refs[len(arrays) :]
         number, size = remainder(pl.program_id(0), tiles), SPAN if by_span else call.variant.chunk
-        running = Program(call, refs[:split], (length, width, values), size, tile, number, pl.program_id(1))
-        body(running, *refs[split:])
+        own = inputs[:count], inputs[count + len(given) :]
+        running = Program(call, *own, (length, width, values), size, tile, number, pl.program_id(1))
+        body(running, *inputs[count : count + len(given)], *outputs)
 
-    in_axes = [axes.replace(" ", "") for axes in (*AXES[:5], *AXES[6:][: len(starts)])]
-    in_axes += [axes for _, axes in given]
+    in_axes = [*call.tokens, *given, "bn"][: len(arrays)]
     return tuple(
         launch(
             program,
             *arrays,
-            *starts,
-            *(array for array, _ in given),
-            grid=(batch * heads * tiles, spans if by_span else 1),
+            grid=(batch * groups * shared * tiles, spans if by_span else 1),
             in_specs=[blocks(axes, block, at) for axes in in_axes],
             out_specs=[blocks(axes, block, at) for axes, _ in results],
             out_shape=[jax.ShapeDtypeStruct([whole[x] for x in axes], dtype) for axes, dtype in results],
             warps=call.variant.warps,
             stages=call.variant.stages,
-            name=f"delta_rule_{name}",
+            name=f"linear_recurrence_{name}" if not call.erases else f"delta_rule_{name}",
         )
     )
 
@@ -135,7 +144,8 @@ class Program:
     def __init__(
         self,
         call: Call,
-        refs: Sequence[Any],
+        tokens: Sequence[Any],
+        starts: Sequence[Any],
         sizes: tuple[int, int, int],
         chunk: int,
         tile: int,
@@ -143,7 +153,8 @@ class Program:
         span: Any,
     ):
         self.call, self.chunk, self.tile, self._number, self.span = call, chunk, tile, number, span
-        self._q, self._k, self.v, self._beta, self._log_decay, *self._starts = refs
+        self._q, self._k, self.v, self._log_decay, *self._beta = tokens
+        self._starts = starts
         self._length, self._width, self._values = sizes
         self._keys = min(call.variant.keys, padded(self._width))
         self.parts = padded(self._width) // self._keys
@@ -165,6 +176,13 @@ class Program:
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> Any:
         """Return a product at the precision of the call."""
         return dot(a, b, contract, into, self.call.precision)
+
+    def carry(self, a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> Any:
+        """Return a product that the state goes through, with float32's digits if the recurrence erases.
+
+        An error in a write counts once; one in an erasure reaches all later states, which need not shrink.
+        """
+        return (precise if self.call.erases else self.dot)(a, b, contract, into)
 
     def pairs(self) -> jax.Array:
         """Return (C, C) zeros."""
@@ -191,11 +209,11 @@ class Program:
         """Return (C, V)."""
         return load(ref, (tokens.rows, slice(None)), self._channels(tokens.exist)).astype(f32)
 
-    def numbers(self, tokens: Tokens) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Return beta, log_decay and the starts, counted from the chunk's first token, (C,) each."""
-        beta, log_decay = (load(ref, (tokens.rows,), tokens.exist) for ref in (self._beta, self._log_decay))
+    def numbers(self, tokens: Tokens) -> tuple[Any, Any, Any]:
+        """Return log_decay, beta or None, and the starts or None, from the chunk's first token; (C,) each."""
+        log_decay, *beta = (load(x, (tokens.rows,), tokens.exist) for x in (self._log_decay, *self._beta))
         starts = [load(ref, (tokens.rows,), tokens.exist, BEFORE) - tokens.first for ref in self._starts]
-        return beta, log_decay, starts[0] if starts else None
+        return log_decay, beta[0] if beta else None, starts[0] if starts else None
 
     def state(self, ref: Any) -> tuple[jax.Array, ...]:
         """Return a state."""
@@ -248,3 +266,8 @@ class Program:
 
     def _channels(self, exist: Any) -> Any:
         return inside(exist, self._values, self.tile, self._number)
+
+
+def precise(a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> jax.Array:
+    """Return a product with float32's digits."""
+    return dot(a, b, contract, into, "highest")
