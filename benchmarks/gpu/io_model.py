@@ -242,9 +242,9 @@ def window(name: str, sizes: WindowSizes) -> Cost:
 
 
 RECURRENCE = {
-    ("outputs", False): (2, 16, 1, 1),
-    ("state_gradients", False): (1, 16, 0, 0),
-    ("gradients", False): (3, 32, 3, 2),
+    ("outputs", False): (2, 32, 1, 1),
+    ("state_gradients", False): (1, 32, 0, 0),
+    ("gradients", False): (3, 64, 3, 2),
     ("outputs", True): (7, 16, 4, 4),
     ("state_gradients", True): (7, 16, 4, 4),
     ("gradients", True): (9, 32, 8, 9),

@@ -122,7 +122,8 @@ KERNELS = {
     "step": "taylor_step",
     "window": "window_step",
     "scan": "selective_scan",
-    "delta rule": "delta_rule",
+    "delta rule": "linear_recurrence",
+    "recurrence": "linear_recurrence",
 }
 """Beginning of a check's name -> kernel."""
 

@@ -17,7 +17,6 @@ from pallas_kernels.linear_recurrence.program import (
     KEPT,
     KEY_PARTS,
     NUMBER_PARTS,
-    SPAN,
     STATE,
     VALUES,
     Call,
@@ -39,9 +38,9 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
     return cannot_launch("pallas") or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_KEYS})
 
 
-def facts_of(keys: int, kernel: str) -> dict[str, Any]:
+def facts_of(keys: int, erases: bool, kernel: str) -> dict[str, Any]:
     """Return the facts that select a row of the tuning table; `kernel` is a function of `kernel.py`."""
-    return {"keys": padded(keys), "kernel": kernel}
+    return {"keys": padded(keys), "erases": int(erases), "kernel": kernel}
 
 
 def linear_recurrence(
@@ -94,10 +93,11 @@ def linear_recurrence(
         if array is not None:
             expect_array(name, array, shapes[name])
     expect(precision in (None, "highest"), "precision", precision, "None or 'highest'")
+    call = Call(float(scale), precision, beta is not None, variant)
     if variant is not None:
         for name in ("chunk", "keys", "values"):
             expect_power_of_two(name, getattr(variant, name), least=16)
-        expect(variant.chunk <= SPAN, "chunk", variant.chunk, f"at most {SPAN} tokens")
+        expect(variant.chunk <= call.span, "chunk", variant.chunk, f"at most {call.span} tokens")
     given: tuple[jax.Array, ...] = ()
     if starts is not None:
         expect_array("starts", starts, (batch, length), INTEGERS)
@@ -109,7 +109,6 @@ def linear_recurrence(
 
     numbers = [log_decay] if beta is None else [log_decay, beta]
     wide = [grouped(x.astype(jnp.float32).mT, 1) for x in numbers]
-    call = Call(float(scale), precision, beta is not None, variant)
     tokens, state = (q, k, grouped(v, 2), *wide), grouped(kv.astype(jnp.float32), 1)
     results: Any = _recurrence(call, tokens, state, given)
     y, last = results
@@ -152,7 +151,7 @@ def _run(
 ) -> tuple[jax.Array, ...]:
     """Run a kernel of `kernel.py` on each device's rows and heads."""
     if call.variant is None:
-        facts = facts_of(arrays[0].shape[-1], name)
+        facts = facts_of(arrays[0].shape[-1], call.erases, name)
         call = replace(call, variant=choose("linear_recurrence", Variant, **facts))
     # Heads may be sharded: those of q and k, or if there is only one, those that share it.
     names = {"g": "u", "r": "h"} if arrays[0].shape[2] == 1 else {"g": "h"}

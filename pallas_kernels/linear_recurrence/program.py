@@ -26,9 +26,6 @@ KEY_PARTS, NUMBER_PARTS = "bngrtk", "bgrtn"
 TOKENS = (KEYS, KEYS, VALUES, NUMBERS, NUMBERS)
 """of q, k, v, log_decay, and beta if the recurrence erases"""
 
-SPAN = 32
-"""tokens between two states that are kept for the backward pass"""
-
 BEFORE = np.iinfo(np.int32).min // 2
 """a start before every token"""
 
@@ -38,7 +35,7 @@ class Variant:
     """Block sizes."""
 
     chunk: int = 16
-    """tokens of a chunk; `gradients` takes those of a span"""
+    """tokens of a chunk, at most those of a span, which `gradients` takes at once"""
     keys: int = 32
     """key channels of a part of the state: products take their operands from registers"""
     values: int = 64
@@ -61,6 +58,11 @@ class Call:
     """a `Variant`; None until the tuning table has given one"""
     saves: bool = False
     """whether the forward pass returns the states that the backward pass needs"""
+
+    @property
+    def span(self) -> int:
+        """Tokens between two states that are kept for the backward pass; `gradients` takes them at once."""
+        return 32 if self.erases else 64
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -90,9 +92,9 @@ def run(
         results: axes and dtypes.
     """
     (batch, length, groups, width), (shared, values) = arrays[0].shape, arrays[2].shape[3:]
-    spans, tile = pl.cdiv(length, SPAN), min(call.variant.values, padded(values))
+    spans, tile = pl.cdiv(length, call.span), min(call.variant.values, padded(values))
     tiles = pl.cdiv(values, tile)
-    block = {"n": spans * SPAN, "k": padded(width), "v": tile, "p": padded(width), "w": tile}
+    block = {"n": spans * call.span, "k": padded(width), "v": tile, "p": padded(width), "w": tile}
     block |= {} if by_span else {"j": spans}
     whole = {"b": batch, "n": length, "g": groups, "r": shared, "k": width, "v": values, "t": tiles}
     whole |= {"j": spans, "p": padded(width), "w": tiles * tile}
@@ -107,7 +109,7 @@ def run(
 
     def program(*refs: Any) -> None:
         inputs, outputs = refs[: len(arrays)], refs[len(arrays) :]
-        number, size = remainder(pl.program_id(0), tiles), SPAN if by_span else call.variant.chunk
+        number, size = remainder(pl.program_id(0), tiles), call.span if by_span else call.variant.chunk
         own = inputs[:count], inputs[count + len(given) :]
         running = Program(call, *own, (length, width, values), size, tile, number, pl.program_id(1))
         body(running, *inputs[count : count + len(given)], *outputs)
@@ -161,7 +163,7 @@ class Program:
 
     def walk(self, step: Any, state: Any, keep: Any, backwards: bool = False) -> Any:
         """Repeat step(tokens, state) for each chunk, and keep(span, state) before those of each span."""
-        spans, turns = pl.cdiv(self._length, SPAN), SPAN // self.chunk
+        spans, turns = pl.cdiv(self._length, self.call.span), self.call.span // self.chunk
 
         def chunk(span: Any, turn: Any, state: Any) -> Any:
             return step(self.tokens(span, turns - 1 - turn if backwards else turn), state)
@@ -194,9 +196,9 @@ class Program:
 
     def tokens(self, span: Any, turn: Any) -> Tokens:
         """Return a chunk of a span. Tokens beyond the end are read as zeros, which keep the state."""
-        first = span * SPAN + turn * self.chunk
+        first = span * self.call.span + turn * self.chunk
         exist = None
-        if self._length % SPAN:
+        if self._length % self.call.span:
             exist = first + jnp.arange(self.chunk, dtype=jnp.int32) < self._length
         return Tokens(first, pl.ds(first, self.chunk), exist)
 

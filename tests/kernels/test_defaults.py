@@ -44,9 +44,9 @@ def selective_scan(length: int, channels: int = 64) -> str:
     return ops.implementation_for("selective_scan", x, x, maps)
 
 
-def delta_rule(length: int, key_size: int = 128) -> str:
+def recurrence(op: str, length: int, key_size: int = 128) -> str:
     x = _shape(2, length, 4, key_size)
-    return ops.implementation_for("delta_rule", x, x, x)
+    return ops.implementation_for(op, x, x, x)
 
 
 def kernels_of(kind: str, length: int) -> set[str]:
@@ -112,5 +112,6 @@ def test_other_gpus_have_no_measurement_and_keep_the_kernels(kind):
 def test_recurrences_of_few_tokens_or_odd_channels_stay_with_xla():
     with lowering_for():
         found = [selective_scan(*sizes) for sizes in ((16,), (2048,), (15,), (1,), (64, 48))]
-        rules = [delta_rule(*sizes) for sizes in ((16,), (2048, 72), (15,), (1,), (64, 257))]
-    assert found == rules == ["pallas", "pallas", "xla", "xla", "xla"]
+        sizes = (16,), (2048, 72), (15,), (1,), (64, 257)
+        both = [[recurrence(op, *each) for each in sizes] for op in ("delta_rule", "linear_recurrence")]
+    assert found == both[0] == both[1] == ["pallas", "pallas", "xla", "xla", "xla"]

@@ -11,11 +11,11 @@ from tests.arrays import array
 from tests.marks import slow_but
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
-# N, G, H, K, V, dtype of v, whether tokens erase, whether there are segments. Spans have 32 tokens, chunks
-# and parts of channels 16.
+# N, G, H, K, V, dtype of v, whether tokens erase, whether there are segments. Spans have 32 tokens, or
+# 64 without erasure, chunks and parts of channels 16.
 CASES = [
     (37, 1, 2, 21, 35, "float32", True, True),  # two parts of the keys and tiles of the values, all padded
-    (37, 1, 2, 21, 35, "float32", False, True),
+    (69, 1, 2, 21, 35, "float32", False, True),
     (32, 2, 4, 16, 16, "bfloat16", True, False),
     (1, 1, 1, 3, 2, "float32", False, False),
 ]

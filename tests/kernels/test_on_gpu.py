@@ -22,7 +22,7 @@ from benchmarks.gpu.sections.checks import (
     same_bits,
 )
 from benchmarks.gpu.sections.correctness import Addresses, every_check, mosaic_twins, triton_twins
-from benchmarks.gpu.sections.recurrences import DeltaRule, Scan
+from benchmarks.gpu.sections.recurrences import LinearRecurrence, Scan
 from pallas_kernels import interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
@@ -38,7 +38,8 @@ SMALL = [
     Window(slots=65, rotary=pallas_kernels.Rotary(32), dtype="float32").tiny(),
     WindowAttention(left=15, heads=4, dtype="float32", packed=True).tiny(),
     Scan(packed=True).tiny(),
-    DeltaRule(packed=True).tiny(),
+    LinearRecurrence(packed=True).tiny(),
+    LinearRecurrence(erases=False).tiny(),
 ]
 """Together every part of the checks, and other options than the command's own test has."""
 

@@ -9,7 +9,8 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.core.platforms import on_platform
-from tests.marks import slow_but
+from pallas_kernels import interpreted
+from tests.marks import release_but, slow_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
 
@@ -91,6 +92,20 @@ class TestLinearRecurrence(Contract):
                 kv[row, head] = new
                 y[row, t, head] = q @ read / np.sqrt(width)
         return y, {"kv": kv}
+
+
+class TestLinearRecurrenceKernel(TestLinearRecurrence):
+    """The fused kernel in the interpreter; it has no float64."""
+
+    cases = release_but([], [Case((2, 17, 1, 2, 4, 3), None, "head")])
+    implementations = ("pallas",)
+    examples = 2
+    test_the_reference = test_in_float64 = test_one_token = None
+    test_without_a_placement = test_bfloat16 = None
+
+    def run(self, *arguments, **options):
+        with interpreted():  # the gradient, too, is traced inside
+            return TestLinearRecurrence.run(self, *arguments, **options)
 
 
 @pytest.mark.release

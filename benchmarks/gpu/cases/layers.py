@@ -17,8 +17,8 @@ from pallas_kernels.gated_conv import facts_of as gate_facts
 from pallas_kernels.gated_conv import kernel as gates
 from pallas_kernels.linear_recurrence import facts_of as recurrence_facts
 from pallas_kernels.linear_recurrence import kernel as recurrences
-from pallas_kernels.linear_recurrence.program import SPAN, padded
 from pallas_kernels.linear_recurrence.program import Call as RecurrenceCall
+from pallas_kernels.linear_recurrence.program import padded
 from pallas_kernels.rms_norm import facts_of as norm_facts
 from pallas_kernels.rms_norm import kernel as norms
 from pallas_kernels.selective_scan import facts_of as scan_facts
@@ -215,7 +215,8 @@ def recurrence_cases() -> Iterator[Case]:
         heads = BATCH, groups, shared
         q, v = Shape((BATCH, length, groups, keys), narrow), Shape((BATCH, length, *heads[1:], values), dtype)
         numbers, state = Shape((*heads, length), "float32"), Shape((*heads, keys, values), "float32")
-        saved = Shape((*heads, pl.cdiv(length, SPAN), padded(keys), padded(values)), "float32")
+        call = RecurrenceCall(1.0, None, erases, None, saves=True)
+        saved = Shape((*heads, pl.cdiv(length, call.span), padded(keys), padded(values)), "float32")
         starts = [Shape((BATCH, length), "int32")] * packed
         words = f"K{keys} V{values} {dtype}{' erases' * erases}{' packed' * packed}"
         for kernel, run, rest in (
@@ -225,14 +226,17 @@ def recurrence_cases() -> Iterator[Case]:
         ):
             chunks = (16,) if kernel == "gradients" else (16, 32)
             sizes = {"chunk": chunks, "keys": (16, 32), "values": (32, 64), "warps": (4, 8), "stages": (1, 2)}
-            function, facts = functools.partial(_recurrence, run, erases), recurrence_facts(keys, kernel)
+            function, facts = (
+                functools.partial(_recurrence, run, call),
+                recurrence_facts(keys, erases, kernel),
+            )
             arguments = [q, q, v, *[numbers] * (1 + erases), *rest, *starts]
             variants = grid(lambda **_: True, **sizes)
             yield tunable("linear_recurrence", kernel, words, function, arguments, facts, variants)
 
 
-def _recurrence(run: Any, erases: bool, *arrays: jax.Array, variant: Any) -> Any:
-    return run(*arrays, call=RecurrenceCall(1.0, None, erases, variant, saves=True))
+def _recurrence(run: Any, call: RecurrenceCall, *arrays: jax.Array, variant: Any) -> Any:
+    return run(*arrays, call=replace(call, variant=variant))
 
 
 def loss_cases() -> Iterator[Case]:

@@ -16,7 +16,7 @@ import pallas_kernels
 from benchmarks.gpu.cases.taylor_attention import SHAPES
 from benchmarks.gpu.sections import checks
 from benchmarks.gpu.sections.checks import Attention, Check, Outcome, Window, WindowAttention
-from benchmarks.gpu.sections.recurrences import DeltaRule, Scan
+from benchmarks.gpu.sections.recurrences import LinearRecurrence, Scan
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import COMPILERS, Candidate, Prepared
 from pallas_kernels import Rotary
@@ -98,8 +98,9 @@ def every_check() -> list[Check]:
         WindowAttention(left=0, size=20, dtype="float16"),
     ]
     scans: list[Check] = [Scan(packed=True), Scan(dtype="float32"), Scan(states=8, length=64)]
-    scans += [DeltaRule(packed=True), DeltaRule(dtype="float32"), DeltaRule(key_size=40)]
-    scans.append(DeltaRule(key_size=256, value_size=72, length=64))
+    scans += [LinearRecurrence(packed=True), LinearRecurrence(dtype="float32"), LinearRecurrence(key_size=40)]
+    scans.append(LinearRecurrence(key_size=256, value_size=72, length=64))
+    scans += [LinearRecurrence(packed=yes, erases=False, value_size=64) for yes in (True, False)]
     first = [*attention[:3], steps[0], windows[0], *short[:2], *scans]
     return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
 

@@ -92,9 +92,11 @@ class Scan(Recurrence):
 
 
 @dataclass(frozen=True)
-class DeltaRule(Recurrence):
-    """`delta_rule`."""
+class LinearRecurrence(Recurrence):
+    """`linear_recurrence` with gates per head, or `delta_rule`."""
 
+    erases: bool = True
+    """by the delta rule"""
     key_size: int = 128
     value_size: int = 128
     heads: int = 2
@@ -102,9 +104,9 @@ class DeltaRule(Recurrence):
     @property
     def name(self) -> str:
         sizes = f"K{self.key_size} V{self.value_size} {self.dtype} N{self.length}"
-        return f"delta rule {sizes}" + " packed" * self.packed
+        return f"{'delta rule' if self.erases else 'recurrence'} {sizes}" + " packed" * self.packed
 
-    def tiny(self) -> "DeltaRule":
+    def tiny(self) -> "LinearRecurrence":
         return replace(self, length=70, batch=1, heads=1, key_size=24, value_size=40)
 
     def inputs(self, draw: Draw) -> dict[str, jax.Array]:
@@ -112,13 +114,15 @@ class DeltaRule(Recurrence):
         q, k = draw((*rows, self.key_size)), draw((*rows, self.key_size))
         tokens = {"v": draw((*rows, self.value_size), self.dtype), "q": q}
         tokens["k"] = k / jnp.linalg.norm(k, axis=-1, keepdims=True)
-        gates = {"beta": 2 * jax.nn.sigmoid(draw(rows)), "log_decay": -jax.nn.softplus(draw(rows) - 3)}
+        gates = {"beta": 2 * jax.nn.sigmoid(draw(rows))} if self.erases else {}
+        gates["log_decay"] = -jax.nn.softplus(draw(rows) - 3)
         return tokens | gates | {"kv": draw((self.batch, self.heads, self.key_size, self.value_size))}
 
     def call(self, tokens: Sequence[Any], state: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
         v, q, k, *gates = tokens
         before = replace(ops.init_linear_recurrence_state(self.batch, *state.shape[1:]), kv=state)
-        y, after = ops.delta_rule(q, k, v, *gates, initial_state=before, **options)
+        op: Any = ops.delta_rule if self.erases else ops.linear_recurrence
+        y, after = op(q, k, v, *gates, initial_state=before, **options)
         return y, after.kv
 
     @property
