@@ -33,9 +33,16 @@ MAX_KEYS = 256
 """widest key: a program has a tile of the state, with all keys, in its registers"""
 
 
+MAX_TOKENS = 65_535 * 32
+"""CUDA limits the second axis of a grid, which has the spans"""
+
+
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why the kernels cannot take q and k (B, N, G, K) and v (B, N, H, V) here, or None."""
-    return cannot_launch("pallas") or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_KEYS})
+    reason = cannot_launch("pallas") or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_KEYS})
+    if reason is None and q.shape[1] > MAX_TOKENS:
+        return f"q has {q.shape[1]:,} tokens; the kernel takes up to {MAX_TOKENS:,}"
+    return reason
 
 
 def facts_of(keys: int, erases: bool, kernel: str) -> dict[str, Any]:

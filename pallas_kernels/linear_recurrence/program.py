@@ -51,7 +51,7 @@ class Call:
     scale: float
     """factor of q"""
     precision: str | None
-    """"highest" keeps float32's digits in all products; None in those that the state goes through"""
+    """"highest": float32's digits in all products; None: in those of the delta rule that make the state"""
     erases: bool
     """whether tokens first erase what the state holds for their keys: the delta rule"""
     variant: Any
