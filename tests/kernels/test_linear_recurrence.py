@@ -46,16 +46,22 @@ def starts_of(length):
 
 def loop(q, k, v, log_decay, state, beta=None, starts=None):
     """The equations token by token, in the arrays' own dtype."""
-    outputs, (q, k) = [], (jnp.repeat(x, v.shape[2] // x.shape[2], axis=2) for x in (q, k))
-    for t in range(q.shape[1]):
-        state = state if starts is None else jnp.where(starts[:, t, None, None, None] == t, 0, state)
-        left = jnp.exp(log_decay[:, t])[..., None, None] * state
-        new = v[:, t]
+    q, k = (jnp.repeat(x, v.shape[2] // x.shape[2], axis=2) for x in (q, k))
+    index = jnp.arange(v.shape[1])
+    begins = jnp.zeros(v.shape[:2], bool) if starts is None else starts == index
+
+    def token(state, inputs):
+        q, k, v, log_decay, beta, begins = inputs
+        state = jnp.where(begins[:, None, None, None], 0, state)
+        state = jnp.exp(log_decay)[..., None, None] * state
         if beta is not None:
-            new = beta[:, t, :, None] * (new - jnp.einsum("bhk,bhkv->bhv", k[:, t], left))
-        state = left + k[:, t, :, :, None] * new[..., None, :]
-        outputs.append(SCALE * jnp.einsum("bhk,bhkv->bhv", q[:, t], state))
-    return jnp.stack(outputs, axis=1), state
+            v = beta[..., None] * (v - jnp.einsum("bhk,bhkv->bhv", k, state))
+        state = state + k[..., None] * v[..., None, :]
+        return state, SCALE * jnp.einsum("bhk,bhkv->bhv", q, state)
+
+    tokens = jax.tree.map(lambda x: x.swapaxes(0, 1), (q, k, v, log_decay, beta, begins))
+    state, y = jax.lax.scan(token, state, tokens)
+    return y.swapaxes(0, 1), state
 
 
 def fused(*arrays, **options):
@@ -104,13 +110,6 @@ def test_rounded_products_leave_no_errors_in_the_state(monkeypatch):
     with interpreted():
         y, last = jax.jit(fused)(*arrays)
     with jax.enable_x64(True):
-        wide = [x.astype("float64") for x in arrays]
-
-        def token(state, t):
-            *tokens, beta = (x[:, t, None] for x in (*wide[:4], wide[5]))
-            y, state = loop(*tokens, state, beta)
-            return state, y[:, 0]
-
-        expected, outputs = jax.jit(lambda: jax.lax.scan(token, wide[4], jnp.arange(length)))()
+        outputs, expected = jax.jit(loop)(*(x.astype("float64") for x in arrays))
     assert_close(last, expected, 1e-2)
-    assert_close(y, outputs.swapaxes(0, 1), 1e-2)
+    assert_close(y, outputs, 1e-2)
