@@ -28,7 +28,7 @@ from benchmarks.gpu.sections.targets import summary
 from tests.subprocesses import ROOT
 from tests.subprocesses import environment as clean
 
-ABSENT = ("needs triton", "torch", "runs on GPUs", "Mosaic", "interpreter")
+ABSENT = ("needs triton", "needs jax_triton", "torch", "runs on GPUs", "Mosaic", "interpreter")
 """In the reasons of what cannot run on a CPU, or without packages that may be missing."""
 
 NOT_THERE = (
