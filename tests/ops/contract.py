@@ -30,6 +30,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from pallas_kernels import interpreted
 from tests.ops import draw
 from tests.ops.declared import Declared
 from tests.ops.placement import Placement, roll, where
@@ -230,3 +231,16 @@ class Contract(Declared):
                     self.check_gradients(result, told, bare, name, "float64")
 
         self.law(bare, law, fresh=True, full=True)
+
+
+class Interpreted:
+    """Before a `Contract`: its laws for the fused kernel in the interpreter, which has no float64."""
+
+    implementations = ("pallas",)
+    examples = 2
+    test_the_reference = test_in_float64 = test_one_token = None
+    test_without_a_placement = test_bfloat16 = None
+
+    def run(self, *arguments, **options):
+        with interpreted():  # the gradient, too, is traced inside
+            return super().run(*arguments, **options)

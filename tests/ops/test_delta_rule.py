@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from pallas_kernels import interpreted
 from tests.arrays import ones
 from tests.marks import release_but, slow_but
-from tests.ops.contract import Contract
+from tests.ops.contract import Contract, Interpreted
 from tests.tolerances import BFLOAT16, assert_close
 
 
@@ -101,18 +100,8 @@ class TestDeltaRule(Contract):
         return y, {"kv": kv}
 
 
-class TestDeltaRuleKernel(TestDeltaRule):
-    """The fused kernel in the interpreter; it has no float64."""
-
+class TestDeltaRuleKernel(Interpreted, TestDeltaRule):
     cases = release_but([], [Case("rule", "heads", (2, 17, 1, 4, 3), 5)])
-    implementations = ("pallas",)
-    examples = 2
-    test_the_reference = test_in_float64 = test_one_token = None
-    test_without_a_placement = test_bfloat16 = None
-
-    def run(self, *arguments, **options):
-        with interpreted():  # the gradient, too, is traced inside
-            return TestDeltaRule.run(self, *arguments, **options)
 
 
 @pytest.mark.slow

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from pallas_kernels import interpreted
 from tests.arrays import ones
 from tests.marks import release_but, slow_but
-from tests.ops.contract import Contract
+from tests.ops.contract import Contract, Interpreted
 
 
 class Case(NamedTuple):
@@ -70,18 +69,8 @@ class TestSelectiveScan(Contract):
         return y, {"h": h}
 
 
-class TestSelectiveScanKernel(TestSelectiveScan):
-    """The fused kernel in the interpreter; it has no float64."""
-
+class TestSelectiveScanKernel(Interpreted, TestSelectiveScan):
     cases = release_but([], FUSED)
-    implementations = ("pallas",)
-    examples = 2
-    test_the_reference = test_in_float64 = test_one_token = None
-    test_without_a_placement = test_bfloat16 = None
-
-    def run(self, *arguments, **options):
-        with interpreted():  # the gradient, too, is traced inside
-            return TestSelectiveScan.run(self, *arguments, **options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

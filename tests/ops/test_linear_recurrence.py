@@ -9,9 +9,8 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.core.platforms import on_platform
-from pallas_kernels import interpreted
 from tests.marks import release_but, slow_but
-from tests.ops.contract import Contract
+from tests.ops.contract import Contract, Interpreted
 from tests.tolerances import BFLOAT16, assert_close
 
 GATES = [0.0, -1e-3, -0.3, -3.0, -1e4, -np.inf]
@@ -94,18 +93,8 @@ class TestLinearRecurrence(Contract):
         return y, {"kv": kv}
 
 
-class TestLinearRecurrenceKernel(TestLinearRecurrence):
-    """The fused kernel in the interpreter; it has no float64."""
-
+class TestLinearRecurrenceKernel(Interpreted, TestLinearRecurrence):
     cases = release_but([], [Case((2, 17, 1, 2, 4, 3), None, "head")])
-    implementations = ("pallas",)
-    examples = 2
-    test_the_reference = test_in_float64 = test_one_token = None
-    test_without_a_placement = test_bfloat16 = None
-
-    def run(self, *arguments, **options):
-        with interpreted():  # the gradient, too, is traced inside
-            return TestLinearRecurrence.run(self, *arguments, **options)
 
 
 @pytest.mark.release
