@@ -71,7 +71,7 @@ def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"
 
 
 KERNEL_FROM = 16
-"""Fewest tokens for which None picks the kernel, those of one of its chunks."""
+"""Fewest tokens for which None picks the kernel, those of its smallest chunk."""
 
 
 def supports_kernel(kernel: str, q: Array, k: Array, v: Array) -> str | None:

@@ -127,10 +127,7 @@ REFUSED = {
         ({"chunk": 6}, "chunk = 6: expected a multiple of 4 tokens"),
     ],
     "linear_recurrence": [
-        (
-            {"q": of(1, 3, 2, 257)},
-            "linear_recurrence: the last axis of q is 257 long",
-        ),
+        ({"q": of(1, 3, 2, 257)}, "linear_recurrence: the last axis of q is 257 long"),
         ({"q": of(1, 1 << 21, 2, 4)}, "q has 2,097,152 tokens; the kernel takes up to 2,097,120"),
         ({"k": of(1, 3, 2, 5)}, r"shape of k = \(1, 3, 2, 5\): expected \(1, 3, 2, 4\)"),
         ({"v": of(1, 2, 2, 5)}, "shape of v"),
