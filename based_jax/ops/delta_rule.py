@@ -8,8 +8,8 @@ b_t = -exp(g_t) beta_t k_t and writes beta_t k_t (Schlag et al. 2021; Yang et al
 The recurrence token by token is the definition. The chunked form needs the reads
 u_t = S_{t-1}^T a_t. Inside a chunk S_{t-1} is the state before the chunk plus the k_j v_j^T and b_j u_j^T
 with j < t, hence the u_t solve a unit lower triangular system (Yang et al. 2024a, section 3); given them, the
-chunk is that of a plain linear recurrence. Products of gates are formed as in `core/decay.py`. A fused kernel
-has the chunks of the delta rule proper.
+chunk is that of a plain linear recurrence. Products of gates are formed as in `core/decay.py`. Both ops have
+a fused kernel.
 
 Products that the state goes through have full precision: a transition need not shrink, with beta = 2 it
 reflects, and errors of the 10 bits that are the default on a GPU would add up.
@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+import pallas_kernels
 from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
@@ -33,6 +34,7 @@ from based_jax.ops.linear_recurrence import (
     fastest_recurrence,
     fused_recurrence,
     init_linear_recurrence_state,
+    product,
     refused_state,
     supports_kernel,
     token_by_token,
@@ -90,9 +92,10 @@ def delta_rule(
         decay.expect_log_decay(log_decay, batch, length, (heads,))
     if chosen == "pallas":
         expect_state(initial_state, kv=(batch, heads, width, value_size))
+        expect_chunk_size(chunk_size, CHUNK)
         gates = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
         how = scale, initial_state, return_state, segment_ids, mask
-        return fused_recurrence(q, k, v, gates, beta, *how)
+        return fused_recurrence((q, k, v, gates), *how, beta=beta)
     dtype = accumulation_dtype(v)
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
@@ -105,7 +108,19 @@ def delta_rule(
     )
 
 
-@stateful_op("xla", "reference", tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"))
+def supports_low_rank(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    """Return why the kernel cannot take these arrays, or None."""
+    return pallas_kernels.supports_linear_recurrence(q, k, v, low_rank=True)
+
+
+@stateful_op(
+    "pallas",
+    "xla",
+    "reference",
+    supports=supports_low_rank,
+    fastest=fastest_recurrence,
+    tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"),
+)
 def generalized_delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -124,7 +139,8 @@ def generalized_delta_rule(
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LinearRecurrenceState]:
     """Run the recurrence with a diagonal plus low-rank transition, diag(exp(g)) + b a^T.
 
-    Shared arguments, results and errors: `help(based_jax.ops)`; scale and chunk_size: `delta_rule`.
+    Shared arguments, results and errors: `help(based_jax.ops)`; scale, chunk_size and implementation:
+    `delta_rule`, but for the kernel's keys, up to 128 channels.
 
     Args:
         q, k, v: queries, keys and values.
@@ -133,17 +149,24 @@ def generalized_delta_rule(
         log_decay: (B, N, H), or (B, N, H, K) for a gate per channel, <= 0; None for no decay. The first two
             axes may be 1.
     """
-    chosen = choose("generalized_delta_rule", q, k, v, implementation=implementation)
+    unsupported = refused_state(initial_state)
+    name = "generalized_delta_rule"
+    chosen = choose(name, q, k, v, implementation=implementation, unsupported=unsupported)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     for name, array in (("a", a), ("b", b)):
         expect_array(name, array, q.shape, "floating")
     if log_decay is not None:
         decay.expect_log_decay(log_decay, batch, length, (heads,), (heads, width))
+    expect_state(initial_state, kv=(batch, heads, width, value_size))
+    chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    if chosen == "pallas":
+        gates = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
+        how = scale, initial_state, return_state, segment_ids, mask
+        return fused_recurrence((q, k, v, gates), *how, low_rank=(a, b))
+    if log_decay is not None:
         log_decay = log_decay.astype(accumulation_dtype(v))  # before its gradient sums over what shares it
         log_decay = log_decay if log_decay.ndim == 4 else log_decay[..., None]
         log_decay = jnp.broadcast_to(log_decay, (batch, length, *log_decay.shape[2:]))
-    expect_state(initial_state, kv=(batch, heads, width, value_size))
-    chunk_size = expect_chunk_size(chunk_size, CHUNK)
 
     dtype = accumulation_dtype(v)
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
@@ -166,7 +189,7 @@ def generalized_delta_rule(
         return compute(silent, unit)[1]
 
     run = functools.partial(compute, tokens)
-    y, kv = run(call.prefix(run, state.kv.astype(dtype), operator, jnp.matmul))
+    y, kv = run(call.prefix(run, state.kv.astype(dtype), operator, product))
     y = y.astype(v.dtype)
     return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
 

@@ -127,12 +127,10 @@ def linear_recurrence(
             are added to the sum; None reads them from the sum.
         scale: factor of the outputs; default K^(-1/2).
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
-        implementation: "pallas", the fused GPU kernel (gates per head, no bonus, K up to 256); "xla";
-            "reference"; or None for the best: from 16 tokens on the kernel where it can, else "xla".
+        implementation: "pallas", the fused GPU kernel (K up to 256); "xla"; "reference"; or None for the
+            best: from 16 tokens on the kernel where it can, else "xla".
     """
     unsupported = refused_state(initial_state)
-    if np.ndim(log_decay) == 4 or bonus is not None:
-        unsupported = "the kernel takes gates per head and no bonus"
     chosen = choose("linear_recurrence", q, k, v, implementation=implementation, unsupported=unsupported)
     expect_array("q", q, ("B", "N", "G", "K"), "floating")
     batch, length, groups, width = q.shape
@@ -147,7 +145,7 @@ def linear_recurrence(
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
     if chosen == "pallas":
         how = scale, initial_state, return_state, segment_ids, mask
-        return fused_recurrence(q, k, v, log_decay, None, *how)
+        return fused_recurrence((q, k, v, log_decay), *how, bonus=bonus)
 
     dtype = accumulation_dtype(v)
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
@@ -173,44 +171,64 @@ def linear_recurrence(
 
 
 def fused_recurrence(
-    q: Float[Array, "B N G K"],
-    k: Float[Array, "B N G K"],
-    v: Float[Array, "B N H V"],
-    log_decay: Float[Array, "rows steps H"],
-    beta: Float[Array, "B N H"] | None,
+    arrays: Tokens,
     scale: float | None,
     state: LinearRecurrenceState | None,
     return_state: bool,
     segment_ids: Array | None,
     mask: Array | None,
+    *,
+    bonus: Float[Array, "H K"] | None = None,
+    beta: Float[Array, "B N H"] | None = None,
+    low_rank: tuple[Array, Array] | None = None,
 ) -> Any:
-    """Run the kernel; with `beta` it is the delta rule. A masked token of zeros keeps the state."""
-    (batch, length, _, width), (heads, value_size) = q.shape, v.shape[2:]
+    """Run the kernel, with `beta` by the delta rule; `low_rank`, a and b, adds b a^T to the transition.
+
+    A masked token of zeros keeps the state.
+    """
+    q, k, v, log_decay = arrays
+    (batch, length, groups, width), (heads, value_size) = q.shape, v.shape[2:]
+    if log_decay.ndim == 3 and not (bonus is None and low_rank is None):
+        log_decay = jnp.broadcast_to(log_decay[..., None], (*log_decay.shape, width))
+    factor: float = width**-0.5 if scale is None else scale
     call = continue_from(state, batch, length, segment_ids, mask)
-    gates = jnp.broadcast_to(log_decay.astype(jnp.float32), (batch, length, heads))
-    queries, keys, values, gates, beta = call.unpadded((q, k, v, gates, beta))
+    gates = jnp.broadcast_to(log_decay.astype(jnp.float32), (batch, length, *log_decay.shape[2:]))
+    tokens, erasing = call.unpadded(((q, k, v, gates), {"beta": beta, "low_rank": low_rank}))
+    queries, keys, values, gates = tokens
     options: dict[str, Any] = {
-        "beta": beta,
         "starts": None if call.start is None else jnp.broadcast_to(call.start, (batch, length)),
-        "scale": width**-0.5 if scale is None else scale,
+        "scale": factor,
+        "inclusive": bonus is None,
         "precision": kernel_precision(),
     }
+    options |= erasing
+    erases = not (beta is None and low_rank is None)
 
     def run(kv: Array) -> tuple[Array, Array]:
         return pallas_kernels.linear_recurrence(queries, keys, values, gates, kv, **options)
 
     def operator() -> Array:
-        """Return the decay, or by the delta rule the result for a unit matrix if nothing is written."""
-        if beta is None:
-            return call.kept(jnp.exp(gates.sum(axis=1)))[..., None, None]
+        """Return the decay, or if tokens erase the result for a unit matrix when nothing is written."""
+        if not erases:
+            channels = gates if gates.ndim == 4 else gates[..., None]
+            return call.kept(jnp.exp(channels.sum(axis=1)))[..., None]
         unit = jnp.broadcast_to(jnp.eye(width, dtype=jnp.float32), (batch, heads, width, width))
-        silent = jnp.zeros_like(keys), gates, unit
-        return pallas_kernels.linear_recurrence(queries, keys, *silent, **options)[1]
+        silent = queries, keys, jnp.zeros_like(keys)
+        return pallas_kernels.linear_recurrence(*silent, gates, unit, **options)[1]
 
     empty = init_linear_recurrence_state(batch, heads, width, value_size)
-    apply = jnp.multiply if beta is None else jnp.matmul
+    apply = product if erases else jnp.multiply
     y, kv = run(call.prefix(run, (state or empty).kv, operator, apply))
+    if bonus is not None:
+        weights = bonus.astype(jnp.float32).reshape(groups, -1, width)
+        own = jnp.sum((factor * queries.astype(jnp.float32) * keys)[..., None, :] * weights, axis=-1)
+        y = (y + own.reshape(batch, length, heads, 1) * values).astype(v.dtype)
     return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
+
+
+def product(operator: Float[Array, "... K K"], kv: Float[Array, "... K V"]) -> Float[Array, "... K V"]:
+    """Apply a transition, which need not shrink, with float32's digits."""
+    return jnp.matmul(operator, kv, precision="highest")
 
 
 def decayed_chunk(

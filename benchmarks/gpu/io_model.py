@@ -242,20 +242,26 @@ def window(name: str, sizes: WindowSizes) -> Cost:
 
 
 RECURRENCE = {
-    ("outputs", False): (2, 32, 1, 1),
-    ("state_gradients", False): (1, 32, 0, 0),
-    ("gradients", False): (3, 64, 3, 2),
-    ("outputs", True): (7, 16, 4, 4),
-    ("state_gradients", True): (7, 16, 4, 4),
-    ("gradients", True): (9, 32, 8, 9),
+    ("linear_recurrence", "outputs"): (2, 32, 1, 1),
+    ("linear_recurrence", "state_gradients"): (1, 32, 0, 0),
+    ("linear_recurrence", "gradients"): (3, 64, 3, 2),
+    ("delta_rule", "outputs"): (7, 16, 4, 4),
+    ("delta_rule", "state_gradients"): (7, 16, 4, 4),
+    ("delta_rule", "gradients"): (9, 32, 8, 9),
+    ("channel_linear_recurrence", "outputs"): (2, 16, 16, 1),
+    ("channel_linear_recurrence", "state_gradients"): (1, 16, 2, 0),
+    ("channel_linear_recurrence", "gradients"): (3, 32, 55, 2),
+    ("channel_delta_rule", "outputs"): (10, 16, 44, 8),
+    ("channel_delta_rule", "state_gradients"): (7, 16, 28, 4),
+    ("channel_delta_rule", "gradients"): (13, 16, 100, 16),
 }
-"""Kernel, whether tokens erase -> products with the state, tokens of a chunk, products of pairs of tokens
-with keys and with values; one with float32's digits counts as three."""
+"""Form and kernel -> products with the state, tokens of a chunk, products of pairs of tokens with keys and
+with values. One with float32's digits counts as three, one of ones and zeros as two."""
 
 
-def recurrence(name: str, erases: bool, tokens: int, key_size: int, value_size: int, tile: int = 64) -> Cost:
+def recurrence(form: str, name: str, tokens: int, key_size: int, value_size: int, tile: int = 64) -> Cost:
     """Return the FLOPs of one of `RECURRENCE` for tokens of all heads; one in TF32 counts as two."""
-    states, chunk, of_keys, of_values = RECURRENCE[name, erases]
+    states, chunk, of_keys, of_values = RECURRENCE[form, name]
     tiles = math.ceil(value_size / tile)
     widths = states * key_size * value_size + chunk * (of_keys * tiles * key_size + of_values * value_size)
     return Cost(0, tokens * 4 * widths)

@@ -17,14 +17,18 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.launch import blocks, dot, inside, launch, load, quotient, remainder, store
+from pallas_kernels.linear_recurrence.triangular import precise
 
 f32 = jnp.float32
 
-KEYS, VALUES, NUMBERS, STATE, KEPT = "bngk", "bngrv", "bgrn", "bgrkv", "bgrjpw"
+KEYS, VALUES, NUMBERS, GATES, STATE, KEPT = "bngk", "bngrv", "bgrn", "bngrk", "bgrkv", "bgrjpw"
 KEY_PARTS, NUMBER_PARTS = "bngrtk", "bgrtn"
 """of gradients that are sums over value channels, and over the heads that share queries and keys"""
-TOKENS = (KEYS, KEYS, VALUES, NUMBERS, NUMBERS)
-"""of q, k, v, log_decay, and beta if the recurrence erases"""
+TOKENS = {
+    False: (KEYS, KEYS, VALUES, NUMBERS, NUMBERS),
+    True: (KEYS, KEYS, VALUES, GATES, KEYS, KEYS),
+}
+"""Whether gates are per channel -> axes of q, k, v, log_decay, and what erases: beta, or a and b"""
 
 BEFORE = np.iinfo(np.int32).min // 2
 """a start before every token"""
@@ -53,21 +57,31 @@ class Call:
     precision: str | None
     """"highest": float32's digits in all products; None: in those of the delta rule that make the state"""
     erases: bool
-    """whether tokens first erase what the state holds for their keys: the delta rule"""
+    """whether tokens first erase something that the state holds: the delta rule"""
     variant: Any
     """a `Variant`; None until the tuning table has given one"""
     saves: bool = False
     """whether the forward pass returns the states that the backward pass needs"""
+    per_channel: bool = False
+    """whether gates are per channel"""
+    inclusive: bool = True
+    """whether q reads what its token writes; it does if gates are per head"""
 
     @property
     def span(self) -> int:
         """Tokens between two states that are kept for the backward pass; `gradients` takes them at once."""
-        return 32 if self.erases else 64
+        return (32 if self.erases else 64) // (2 if self.per_channel else 1)
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """Axes of the arrays of tokens."""
-        return TOKENS if self.erases else TOKENS[:-1]
+        return TOKENS[self.per_channel][: None if self.erases else 4]
+
+    @property
+    def name(self) -> str:
+        """Part of the name of a kernel."""
+        kind = "delta_rule" if self.erases else "linear_recurrence"
+        return f"channel_{kind}" if self.per_channel else kind
 
 
 def padded(size: int) -> int:
@@ -125,7 +139,7 @@ def run(
             out_shape=[jax.ShapeDtypeStruct([whole[x] for x in axes], dtype) for axes, dtype in results],
             warps=call.variant.warps,
             stages=call.variant.stages,
-            name=f"linear_recurrence_{name}" if not call.erases else f"delta_rule_{name}",
+            name=f"{call.name}_{name}",
         )
     )
 
@@ -155,7 +169,7 @@ class Program:
         span: Any,
     ):
         self.call, self.chunk, self.tile, self._number, self.span = call, chunk, tile, number, span
-        self._q, self._k, self.v, self._log_decay, *self._beta = tokens
+        self._q, self._k, self.v, self.log_decay, *self.erasing = tokens
         self._starts = starts
         self._length, self._width, self._values = sizes
         self._keys = min(call.variant.keys, padded(self._width))
@@ -204,18 +218,26 @@ class Program:
 
     def queries_and_keys(self, tokens: Tokens, part: Any) -> tuple[jax.Array, jax.Array]:
         """Return (C, P) of a part of the channels, queries scaled."""
-        q, k = (load(ref, *self._at(tokens, part)).astype(f32) for ref in (self._q, self._k))
+        q, k = (self.keys(ref, tokens, part) for ref in (self._q, self._k))
         return self.call.scale * q, k
+
+    def keys(self, ref: Any, tokens: Tokens, part: Any) -> jax.Array:
+        """Return (C, P) of a part of the channels."""
+        return load(ref, *self._at(tokens, part)).astype(f32)
 
     def values(self, ref: Any, tokens: Tokens) -> jax.Array:
         """Return (C, V)."""
         return load(ref, (tokens.rows, slice(None)), self._channels(tokens.exist)).astype(f32)
 
     def numbers(self, tokens: Tokens) -> tuple[Any, Any, Any]:
-        """Return log_decay, beta or None, and the starts or None, from the chunk's first token; (C,) each."""
-        log_decay, *beta = (load(x, (tokens.rows,), tokens.exist) for x in (self._log_decay, *self._beta))
+        """Return log_decay, beta or None, and `starts`; (C,) each. Gates are per head."""
+        log_decay, *beta = (load(x, (tokens.rows,), tokens.exist) for x in (self.log_decay, *self.erasing))
+        return log_decay, beta[0] if beta else None, self.starts(tokens)
+
+    def starts(self, tokens: Tokens) -> Any:
+        """Return the starts, (C,), from the chunk's first token, or None."""
         starts = [load(ref, (tokens.rows,), tokens.exist, BEFORE) - tokens.first for ref in self._starts]
-        return log_decay, beta[0] if beta else None, starts[0] if starts else None
+        return starts[0] if starts else None
 
     def state(self, ref: Any) -> tuple[jax.Array, ...]:
         """Return a state."""
@@ -268,8 +290,3 @@ class Program:
 
     def _channels(self, exist: Any) -> Any:
         return inside(exist, self._values, self.tile, self._number)
-
-
-def precise(a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> jax.Array:
-    """Return a product with float32's digits."""
-    return dot(a, b, contract, into, "highest")

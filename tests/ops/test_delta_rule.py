@@ -101,7 +101,8 @@ class TestDeltaRule(Contract):
 
 
 class TestDeltaRuleKernel(Interpreted, TestDeltaRule):
-    cases = release_but([], [Case("rule", "heads", (2, 17, 1, 4, 3), 5)])
+    sizes = (2, 17, 1, 4, 3)
+    cases = release_but([], [Case("rule", "heads", sizes, 5), Case("general", "channels", sizes, 5)])
 
 
 @pytest.mark.slow

@@ -94,7 +94,9 @@ class TestLinearRecurrence(Contract):
 
 
 class TestLinearRecurrenceKernel(Interpreted, TestLinearRecurrence):
-    cases = release_but([], [Case((2, 17, 1, 2, 4, 3), None, "head")])
+    cases = release_but(
+        [], [Case((2, 17, 1, 2, 4, 3), None, "head"), Case((2, 17, 1, 2, 4, 3), None, "channel", bonus=True)]
+    )
 
 
 @pytest.mark.release

@@ -16,7 +16,7 @@ from benchmarks.gpu.cases.case import Case, grid, tunable
 from pallas_kernels.gated_conv import facts_of as gate_facts
 from pallas_kernels.gated_conv import kernel as gates
 from pallas_kernels.linear_recurrence import facts_of as recurrence_facts
-from pallas_kernels.linear_recurrence import kernel as recurrences
+from pallas_kernels.linear_recurrence import per_channel, per_head
 from pallas_kernels.linear_recurrence.program import Call as RecurrenceCall
 from pallas_kernels.linear_recurrence.program import padded
 from pallas_kernels.rms_norm import facts_of as norm_facts
@@ -29,6 +29,12 @@ from pallas_kernels.window_attention.function import Call as WindowCall
 from pallas_kernels.window_attention.function import facts_of as window_facts
 
 BATCH, LENGTH = 16, 2048
+
+HEADS = RecurrenceCall(1.0, None, False, None, saves=True)
+HEADS_ERASE = replace(HEADS, erases=True)
+CHANNELS, CHANNELS_ERASE = replace(HEADS, per_channel=True), replace(HEADS_ERASE, per_channel=True)
+READS_BEFORE = replace(CHANNELS, inclusive=False)
+"""Forms of linear recurrences: gates per head or channel, and what tokens erase and read."""
 
 CHUNK = 64
 """Tokens of a chunk of the selective scan."""
@@ -69,22 +75,17 @@ SCANS = (
 
 # G, R, K, V, dtype of q and k, dtype of v, N, whether tokens erase, whether there are segments.
 RECURRENCES = (
-    (8, 1, 128, 128, "float32", "bfloat16", 2048, True, False),  # Gated DeltaNet of width 1,024
-    (8, 1, 128, 128, "float32", "bfloat16", 2048, True, True),
-    (1, 32, 128, 64, "bfloat16", "bfloat16", 2048, False, False),  # Mamba-2 of width 1,024
-    (6, 1, 256, 512, "float32", "bfloat16", 2048, True, False),  # the widest
-    (16, 1, 64, 64, "float32", "bfloat16", 2048, True, False),
-    (
-        2,
-        1,
-        24,
-        40,
-        "float32",
-        "float32",
-        100,
-        True,
-        True,
-    ),  # padded, and a last chunk that is not full
+    (8, 1, 128, 128, "float32", "bfloat16", 2048, HEADS_ERASE, False),  # Gated DeltaNet of width 1,024
+    (8, 1, 128, 128, "float32", "bfloat16", 2048, HEADS_ERASE, True),
+    (1, 32, 128, 64, "bfloat16", "bfloat16", 2048, HEADS, False),  # Mamba-2 of width 1,024
+    (6, 1, 256, 512, "float32", "bfloat16", 2048, HEADS_ERASE, False),  # the widest
+    (16, 1, 64, 64, "float32", "bfloat16", 2048, HEADS_ERASE, False),
+    (2, 1, 24, 40, "float32", "float32", 100, HEADS_ERASE, True),  # padded, a last chunk that is not full
+    (16, 1, 64, 64, "float32", "bfloat16", 2048, CHANNELS_ERASE, False),  # RWKV-7 of width 1,024
+    (16, 1, 64, 64, "float32", "bfloat16", 2048, CHANNELS_ERASE, True),
+    (4, 1, 128, 256, "bfloat16", "bfloat16", 2048, CHANNELS, False),  # GLA of width 1,024
+    (16, 1, 64, 64, "bfloat16", "bfloat16", 2048, READS_BEFORE, False),  # RWKV-5 of width 1,024
+    (2, 1, 256, 40, "float32", "float32", 100, CHANNELS, True),  # the widest, padded
 )
 
 # Rows, columns, vocabulary, dtype of the gradient.
@@ -211,26 +212,31 @@ def _scan(run: Any, *arrays: jax.Array, variant: Any) -> Any:
 
 def recurrence_cases() -> Iterator[Case]:
     """Yield the kernels of the calls of `RECURRENCES`."""
-    for groups, shared, keys, values, narrow, dtype, length, erases, packed in RECURRENCES:
+    for groups, shared, keys, values, narrow, dtype, length, form, packed in RECURRENCES:
         heads = BATCH, groups, shared
         q, v = Shape((BATCH, length, groups, keys), narrow), Shape((BATCH, length, *heads[1:], values), dtype)
         numbers, state = Shape((*heads, length), "float32"), Shape((*heads, keys, values), "float32")
-        call = RecurrenceCall(1.0, None, erases, None, saves=True)
+        call, erases = form, form.erases
+        gates, erasing = [numbers], [numbers] * erases
+        if call.per_channel:
+            gates, erasing = [Shape((BATCH, length, *heads[1:], keys), "float32")], [q, q] * erases
         saved = Shape((*heads, pl.cdiv(length, call.span), padded(keys), padded(values)), "float32")
         starts = [Shape((BATCH, length), "int32")] * packed
-        words = f"K{keys} V{values} {dtype}{' erases' * erases}{' packed' * packed}"
+        kind = " channels" * call.per_channel + " before" * (not call.inclusive) + " erases" * erases
+        words = f"K{keys} V{values} {dtype}{kind}{' packed' * packed}"
+        recurrences = per_channel if call.per_channel else per_head
         for kernel, run, rest in (
             ("outputs", recurrences.outputs, [state]),
             ("state_gradients", recurrences.state_gradients, [v, state]),
             ("gradients", recurrences.gradients, [v, saved, saved]),
         ):
-            chunks = (16,) if kernel == "gradients" else (16, 32)
+            chunks = [16] if kernel == "gradients" else [size for size in (16, 32) if size <= call.span]
             sizes = {"chunk": chunks, "keys": (16, 32), "values": (32, 64), "warps": (4, 8), "stages": (1, 2)}
             function, facts = (
                 functools.partial(_recurrence, run, call),
-                recurrence_facts(keys, erases, kernel),
+                recurrence_facts(keys, call, kernel),
             )
-            arguments = [q, q, v, *[numbers] * (1 + erases), *rest, *starts]
+            arguments = [q, q, v, *gates, *erasing, *rest, *starts]
             variants = grid(lambda **_: True, **sizes)
             yield tunable("linear_recurrence", kernel, words, function, arguments, facts, variants)
 

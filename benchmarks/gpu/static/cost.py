@@ -184,10 +184,9 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
         (_, channels, length), *convs = floats[0].sizes, *(x.sizes for x in arguments if len(x.sizes) == 2)
         taps = max(count for count, _ in convs)
         return io_model.conv_row_product(length, channels, taps, _itemsize(floats[0]))
-    if (found := re.fullmatch(r"(delta_rule|linear_recurrence)_(\w+)", name)) is not None:
+    if (found := re.fullmatch(r"((?:channel_)?(?:delta_rule|linear_recurrence))_(\w+)", name)) is not None:
         q, _, v = floats[:3]
-        erases = found[1] == "delta_rule"
-        return io_model.recurrence(found[2], erases, v.count // v.sizes[-1], q.sizes[-1], v.sizes[-1])
+        return io_model.recurrence(found[1], found[2], v.count // v.sizes[-1], q.sizes[-1], v.sizes[-1])
     # The kernels of window attention have their window in the name.
     if window := re.fullmatch(r"window_(\w+)_left(\d+)", name):
         q, k, v = floats[:3]

@@ -1,4 +1,4 @@
-"""Linear recurrences and their gradients, in chunks of C tokens.
+"""Linear recurrences with a gate per head and their gradients, in chunks of C tokens.
 
 With the decay D_ij = exp(g_{j+1} + ... + g_i) from token j to token i of a chunk, d_i that from its start to
 token i, and e_j that from token j to its end,
@@ -41,9 +41,9 @@ from pallas_kernels.linear_recurrence.program import (
     Program,
     Tokens,
     f32,
-    precise,
     run,
 )
+from pallas_kernels.linear_recurrence.triangular import inverse, precise
 
 
 def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
@@ -205,7 +205,7 @@ class _Chunk:
         self._inverse: Any = None
         if beta is not None:
             self.beta = beta[:, None]
-            self._inverse = _inverse(jnp.where(self.earlier, self.beta * decay * kk, 0), row ^ column)
+            self._inverse = inverse(jnp.where(self.earlier, self.beta * decay * kk, 0), row ^ column)
 
     def written(self, v: jax.Array, held: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return new, or v, and W; `held` is k S."""
@@ -218,17 +218,3 @@ class _Chunk:
         """Return dR; `of_written` is P^T dy, `of_end` k dS'."""
         of_written += self.until * of_end
         return of_written if self._inverse is None else precise(self._inverse, of_written, (0, 0))
-
-
-def _inverse(lower: jax.Array, differing: jax.Array) -> jax.Array:
-    """Return (1 + A)^-1 from the inverses of blocks on the diagonal, whose size doubles.
-
-    [[P, 0], [Q, R]]^-1 = [[P^-1, 0], [-R^-1 Q P^-1, R^-1]]. Two indices are in one block of a power of two if
-    the bits in which they differ, `differing`, make a smaller number.
-    """
-    inverse, size = jnp.where(differing == 0, 1.0, jnp.where(differing == 1, -lower, 0)), 2
-    while size < len(lower):
-        below = jnp.where((differing >= size) & (differing < 2 * size), lower, 0)
-        inverse -= precise(precise(inverse, below), inverse)
-        size *= 2
-    return inverse
