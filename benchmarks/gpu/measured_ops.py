@@ -124,6 +124,8 @@ KERNELS = {
     "scan": "selective_scan",
     "delta rule": "linear_recurrence",
     "recurrence": "linear_recurrence",
+    "channel delta rule": "linear_recurrence",
+    "channel recurrence": "linear_recurrence",
 }
 """Beginning of a check's name -> kernel."""
 

@@ -110,8 +110,9 @@ def linear_recurrence(
     gates, state = (batch, length, heads, *[width] * channels), (batch, heads, width, values)
     arrays = {"k": (k, q.shape), "v": (v, (batch, length, heads, values)), "log_decay": (log_decay, gates)}
     arrays |= {"kv": (kv, state), "beta": (beta, (batch, length, heads))}
-    for name, array in zip("ab", low_rank or (), strict=bool(low_rank)):
-        arrays[name] = array, q.shape
+    if low_rank is not None:
+        expect(len(low_rank) == 2, "low_rank", len(low_rank), "2 arrays")
+        arrays |= {name: (array, q.shape) for name, array in zip("ab", low_rank, strict=True)}
     for name, (array, shape) in arrays.items():
         if array is not None:
             expect_array(name, array, shape)

@@ -74,6 +74,7 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
     scan = [channels, channels, ("h s", jnp.float32), maps, maps, ("h", dtype), ("b h s", jnp.float32)]
     one = ("b n u k", dtype)
     gates, memory = ("b n h", jnp.float32), ("b h k v", jnp.float32)
+    channels_of = keys, keys, values, ("b n h k", jnp.float32)
     with_state = functools.partial(taylor_attention, return_state=True)
 
     def scanned(*arrays: jax.Array) -> jax.Array:
@@ -82,6 +83,10 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
     def recurrence(*arrays: jax.Array) -> jax.Array:
         *arrays, beta = arrays
         return linear_recurrence(*arrays, beta=beta)[0]
+
+    def low_rank(*arrays: jax.Array) -> jax.Array:
+        *arrays, a, b = arrays
+        return linear_recurrence(*arrays, low_rank=(a, b))[0]
 
     def shared(*arrays: jax.Array) -> jax.Array:
         return linear_recurrence(*arrays)[0]
@@ -104,6 +109,7 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
         call("gated_conv backward", _gradients(gated_conv, 1), ("b n u h", dtype), ("b n h", dtype), u=2),
         call("selective_scan backward", _gradients(scanned, 2), *scan, channels, h=64 * heads, s=2),
         call("delta_rule backward", _gradients(recurrence), keys, keys, values, gates, memory, gates, values),
+        call("low_rank backward", _gradients(low_rank), *channels_of, memory, keys, keys, values),
         call("linear_recurrence", shared, one, one, values, gates, memory, u=1),
         call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
         call("softmax_loss", softmax_loss, ("b k", jnp.float32), ("b", jnp.int32), ("b", jnp.float32), k=64),

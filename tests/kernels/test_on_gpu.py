@@ -40,6 +40,8 @@ SMALL = [
     Scan(packed=True).tiny(),
     LinearRecurrence(packed=True).tiny(),
     LinearRecurrence(erases=False).tiny(),
+    LinearRecurrence(packed=True, per_channel=True).tiny(),
+    LinearRecurrence(erases=False, per_channel=True).tiny(),
 ]
 """Together every part of the checks, and other options than the command's own test has."""
 

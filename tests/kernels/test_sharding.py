@@ -69,7 +69,7 @@ def check_detection() -> None:
                 *("taylor_attention backward", "window_attention backward", "taylor_step", "window_step"),
                 *("conv_step", "row_products", "conv_row_product", "gated_conv backward"),
                 *("rms_norm", "softmax_loss", "selective_scan backward", "delta_rule backward"),
-                "linear_recurrence",
+                *("linear_recurrence", "low_rank backward"),
             ],
             marks=pytest.mark.release,
         ),

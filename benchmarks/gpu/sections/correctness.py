@@ -101,6 +101,9 @@ def every_check() -> list[Check]:
     scans += [LinearRecurrence(packed=True), LinearRecurrence(dtype="float32"), LinearRecurrence(key_size=40)]
     scans.append(LinearRecurrence(key_size=256, value_size=72, length=64))
     scans += [LinearRecurrence(packed=yes, erases=False, value_size=64) for yes in (True, False)]
+    for erases, size in ((True, 64), (False, 128)):
+        channels = LinearRecurrence(per_channel=True, erases=erases, key_size=size, value_size=size)
+        scans += [replace(channels, packed=True), replace(channels, dtype="float32", key_size=40)]
     first = [*attention[:3], steps[0], windows[0], *short[:2], *scans]
     return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
 

@@ -93,10 +93,12 @@ class Scan(Recurrence):
 
 @dataclass(frozen=True)
 class LinearRecurrence(Recurrence):
-    """`linear_recurrence` with gates per head, or `delta_rule`."""
+    """`linear_recurrence`, `delta_rule`, or with gates per channel `generalized_delta_rule`."""
 
     erases: bool = True
     """by the delta rule"""
+    per_channel: bool = False
+    """gates; without erasure there is a bonus"""
     key_size: int = 128
     value_size: int = 128
     heads: int = 2
@@ -104,7 +106,8 @@ class LinearRecurrence(Recurrence):
     @property
     def name(self) -> str:
         sizes = f"K{self.key_size} V{self.value_size} {self.dtype} N{self.length}"
-        return f"{'delta rule' if self.erases else 'recurrence'} {sizes}" + " packed" * self.packed
+        kind = "channel " * self.per_channel + ("delta rule" if self.erases else "recurrence")
+        return f"{kind} {sizes}" + " packed" * self.packed
 
     def tiny(self) -> "LinearRecurrence":
         return replace(self, length=70, batch=1, heads=1, key_size=24, value_size=40)
@@ -114,14 +117,25 @@ class LinearRecurrence(Recurrence):
         q, k = draw((*rows, self.key_size)), draw((*rows, self.key_size))
         tokens = {"v": draw((*rows, self.value_size), self.dtype), "q": q}
         tokens["k"] = k / jnp.linalg.norm(k, axis=-1, keepdims=True)
-        gates = {"beta": 2 * jax.nn.sigmoid(draw(rows))} if self.erases else {}
-        gates["log_decay"] = -jax.nn.softplus(draw(rows) - 3)
-        return tokens | gates | {"kv": draw((self.batch, self.heads, self.key_size, self.value_size))}
+        channels = (*rows, *[self.key_size] * self.per_channel)
+        if self.erases and self.per_channel:
+            a, tokens["k"] = tokens["k"], draw(q.shape)
+            tokens |= {"a": a, "b": -2 * jax.nn.sigmoid(draw((*rows, 1))) * a}
+        elif self.erases:
+            tokens["beta"] = 2 * jax.nn.sigmoid(draw(rows))
+        tokens["log_decay"] = -jax.nn.softplus(draw(channels) - 3)
+        if self.per_channel and not self.erases:
+            tokens["bonus"] = draw((self.heads, self.key_size))
+        return tokens | {"kv": draw((self.batch, self.heads, self.key_size, self.value_size))}
 
     def call(self, tokens: Sequence[Any], state: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
         v, q, k, *gates = tokens
         before = replace(ops.init_linear_recurrence_state(self.batch, *state.shape[1:]), kv=state)
-        op: Any = ops.delta_rule if self.erases else ops.linear_recurrence
+        op: Any = ops.linear_recurrence
+        if self.erases:
+            op = ops.generalized_delta_rule if self.per_channel else ops.delta_rule
+        elif self.per_channel:
+            options["bonus"] = gates.pop()
         y, after = op(q, k, v, *gates, initial_state=before, **options)
         return y, after.kv
 
