@@ -36,6 +36,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.launch import barrier
+from pallas_kernels.linear_recurrence.precision import inverse, precise, selected_sums
 from pallas_kernels.linear_recurrence.program import (
     KEPT,
     KEY_PARTS,
@@ -47,7 +48,6 @@ from pallas_kernels.linear_recurrence.program import (
     f32,
     run,
 )
-from pallas_kernels.linear_recurrence.triangular import inverse, precise, selected_sums
 
 Pairs = list[list[jax.Array]]
 """(C, C) of each reader, q and a, with each writer, k and b"""
@@ -166,9 +166,11 @@ def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
         def finish(i: Any, _: Any) -> None:
             channels = _Channels(chunk, i)
             state, of_state = program.kept(states, i), program.kept(of_states, i)
-            dy, v = program.values(of_y, tokens), program.values(program.v, tokens)
-            of_readers = [channels.since * dot(x, state, (1, 1)) for x in [dy, *of_read[1:]]]
-            of_writers = [channels.until * dot(x, of_state, (1, 1)) for x in [v, *values[1:]]]
+            # Loaded again: in registers they would spill others.
+            read = [program.values(of_y, tokens), *of_read[1:]]
+            written = [program.values(program.v, tokens), *values[1:]]
+            of_readers = [channels.since * dot(x, state, (1, 1)) for x in read]
+            of_writers = [channels.until * dot(x, of_state, (1, 1)) for x in written]
             since, until = channels.total(of_readers, []), channels.total([], of_writers)
             of_gates = selected_sums(chunk.before, since, (0, 0)) + selected_sums(chunk.after, until, (0, 0))
             of_gates += jnp.sum(channels.across * state * of_state, axis=1)[None, :]
@@ -177,16 +179,14 @@ def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
                 of_readers, of_writers, of_gates = sums
                 level = chunk.level(number)
                 readers, writers, factor = channels.decayed(level)
-                seen = [[jnp.where(level.visible, x, 0) for x in row] for row in of_pairs]
-                of_x = [factor * _sum(dot(x, y) for x, y in zip(row, writers, strict=True)) for row in seen]
-                of_y = [
-                    factor * _sum(dot(row[n], x, (0, 0)) for row, x in zip(seen, readers, strict=True))
-                    for n in range(len(writers))
+                visible = [[jnp.where(level.visible, x, 0) for x in row] for row in of_pairs]
+                new_readers = [factor * _sum(map(dot, row, writers)) for row in visible]
+                new_writers = [
+                    factor * _sum(dot(g, x, (0, 0)) for g, x in zip(column, readers, strict=True))
+                    for column in zip(*visible, strict=True)
                 ]
-                of_gates += selected_sums(level.steps, channels.total(of_x, of_y), (0, 0))
-                of_readers = [x + more for x, more in zip(of_readers, of_x, strict=True)]
-                of_writers = [x + more for x, more in zip(of_writers, of_y, strict=True)]
-                return of_readers, of_writers, of_gates
+                of_gates += selected_sums(level.steps, channels.total(new_readers, new_writers), (0, 0))
+                return _sums(of_readers, new_readers), _sums(of_writers, new_writers), of_gates
 
             sums = of_readers, of_writers, of_gates
             of_readers, of_writers, of_gates = lax.fori_loop(0, chunk.levels, of_level, sums)
@@ -240,6 +240,7 @@ class _Chunk:
         """products with what a reader, q or a, reads"""
 
     def level(self, number: Any) -> _Level:
+        """Return a level; the first has blocks of two tokens."""
         size = jnp.int32(1) << number
         later = (self._row & size) != 0
         inside = (self.differing < size) & jnp.where(later, self._earlier, self._later)
@@ -343,6 +344,10 @@ class _Channels:
     def _decay(self, steps: jax.Array, kept: jax.Array | None) -> jax.Array:
         decay = jnp.exp(selected_sums(steps, self._steps))
         return decay if kept is None else jnp.where(kept, decay, 0)
+
+
+def _sums(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[jax.Array]:
+    return [x + y for x, y in zip(some, others, strict=True)]
 
 
 def _sum(arrays: Iterable[jax.Array]) -> jax.Array:

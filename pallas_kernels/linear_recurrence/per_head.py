@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.launch import barrier
+from pallas_kernels.linear_recurrence.precision import inverse, precise
 from pallas_kernels.linear_recurrence.program import (
     KEPT,
     KEY_PARTS,
@@ -43,7 +44,6 @@ from pallas_kernels.linear_recurrence.program import (
     f32,
     run,
 )
-from pallas_kernels.linear_recurrence.triangular import inverse, precise
 
 
 def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:

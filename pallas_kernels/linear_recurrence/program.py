@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.launch import blocks, dot, inside, launch, load, quotient, remainder, store
-from pallas_kernels.linear_recurrence.triangular import precise
+from pallas_kernels.linear_recurrence.precision import precise
 
 f32 = jnp.float32
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import interpreted, linear_recurrence
-from pallas_kernels.linear_recurrence import Variant, program, triangular
+from pallas_kernels.linear_recurrence import Variant, precision, program
 from tests.arrays import array
 from tests.marks import slow_but
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
@@ -141,7 +141,7 @@ def test_rounded_products_leave_no_errors_in_the_state(form, monkeypatch):
         return exact(a, b, contract, into, precision)
 
     exact, length = program.dot, 1024
-    for module in (program, triangular):
+    for module in (program, precision):
         monkeypatch.setattr(module, "dot", dot)
     (q, k, v, log_decay, state, *erasing), _ = drawn(length, 1, 1, 16, 16, "float32", form)
     if form == "head erases":

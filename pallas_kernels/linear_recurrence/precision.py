@@ -1,9 +1,10 @@
-"""Products with float32's digits, and inverses of triangular matrices by them."""
+"""Products with float32's digits, and what is computed by them."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from pallas_kernels.launch import dot
 
@@ -18,8 +19,8 @@ def selected_sums(ones: jax.Array, x: jax.Array, contract: tuple[int, int] = (1,
 
     TF32 holds 11 bits of a number, so two products are enough: of the first 11 bits of x and of the others.
     """
-    wide = 8193 * x
-    first = wide - (wide - x)
+    bits = lax.bitcast_convert_type(x, jnp.int32) & jnp.int32(-(2**13))
+    first = lax.bitcast_convert_type(bits, jnp.float32)
     return dot(ones, x - first, contract, dot(ones, first, contract))
 
 
