@@ -23,6 +23,7 @@ from based_jax.ops.core.arrays import accumulation_dtype, cast, select
 from based_jax.ops.core.chunks import scan_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import expect_chunk_size, expect_state, stateful_op
+from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.typing import Array, Bool, Float, Int
@@ -33,6 +34,10 @@ Sums = tuple[Float[Array, "B E"], Float[Array, "B E"], Float[Array, "B E"]]
 
 CHUNK = 64
 """Tokens per chunk."""
+
+CHUNK_ON_GPU = 2048
+"""Those on a GPU: by count a training step of an RWKV-4 layer (16 x 2,048 tokens) has 1,644 launches in chunks
+of 64, and 134 in one chunk."""
 
 EMPTY = -1e38
 """The exponent of an empty sum, and the log-decay that resets the sums: finite, so that the difference of two
@@ -82,7 +87,7 @@ def wkv(
         v: values.
         log_decay: w <= 0, added to the exponents of all older weights at each step.
         bonus: u, added to the exponent of the current token.
-        chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
+        chunk_size: tokens per chunk of "xla"; default 64, on a GPU 2,048. "reference" goes token by token.
     """
     chosen = choose("wkv", k, v, implementation=implementation)
     expect_array("k", k, ("B", "N", "E"), "floating")
@@ -92,7 +97,8 @@ def wkv(
     expect_array("bonus", bonus, (channels,), "floating")
     rows = (batch, channels)
     expect_state(initial_state, numerator=rows, denominator=rows, exponent=rows)
-    chunk_size = even_chunks(length, expect_chunk_size(chunk_size, CHUNK))
+    default = CHUNK_ON_GPU if platform_of([v]) == "gpu" else CHUNK
+    chunk_size = even_chunks(length, expect_chunk_size(chunk_size, default))
 
     dtype = accumulation_dtype(v)
     state = initial_state or init_wkv_state(batch, channels, dtype)
