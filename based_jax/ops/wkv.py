@@ -36,8 +36,8 @@ CHUNK = 64
 """Tokens per chunk."""
 
 CHUNK_ON_GPU = 2048
-"""Those on a GPU: by count a training step of an RWKV-4 layer (16 x 2,048 tokens) has 1,644 launches in chunks
-of 64, and 134 in one chunk."""
+"""Those on a GPU: by count a training step of an RWKV-4 layer (16 x 2,048 tokens) has 1,644 launches in
+chunks of 64, and 134 in one chunk."""
 
 EMPTY = -1e38
 """The exponent of an empty sum, and the log-decay that resets the sums: finite, so that the difference of two
