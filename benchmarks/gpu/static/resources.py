@@ -156,8 +156,8 @@ def kernels(lowered: jax.stages.Lowered) -> dict[str, int]:
 
 
 def toolchain() -> dict[str, str]:
-    """Return names and versions of the tools that determine a report's numbers, besides the assembler."""
-    packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton"]
+    """Return names and versions of the tools that determine a report's numbers; the last is the assembler."""
+    packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton", "nvidia-cuda-nvcc"]
     installed = zip(packages, versions(packages).values(), strict=True)
     found = {name: version for name, version in installed if version is not None}
     return {"target": ARCHITECTURE, "compiler": "XLA", **found}
