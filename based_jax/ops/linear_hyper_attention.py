@@ -10,10 +10,16 @@ q and k may be features phi(scale q), phi(k). The sum over tuples factors (F x V
     i >= j_1 > j_2 > ..             the same with S_{a+1}(i - 1)
 
 Only the first is the paper's, the others are ours: m matrices per head, whatever the length. They are
-computed for the tokens of a chunk and carried between chunks.
+carried between chunks and computed for each token of a chunk. Two ordered slots need no matrix per token:
+with P_ij = q_i * k1_j and the matrices S before the chunk,
+
+    y_i = q_i S_1 + sum_{j <= i} v1_j * (P_ij S_2 + sum_{l <= j} (P_ij . k2_l) v2_l)
+
+takes products of C tokens with C, a quarter of the memory.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,14 +31,18 @@ from jax.tree_util import Partial
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.op import body, expect_chunk_size, expect_state, stateful_op
+from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
 from based_jax.ops.hyper_attention import check_hyper_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 
-CHUNK = 16
-"""Tokens per chunk; each takes m F V floats."""
+CHUNK = 8
+"""Tokens per chunk; each takes m F V floats, or with two ordered slots some C F."""
+
+CHUNK_ON_GPU = 16
+"""Those on a GPU: half the launches."""
 
 NORMALIZERS = ("none", "sum")
 
@@ -126,11 +136,11 @@ def linear_hyper_attention(
         scale: factor of the queries before the features.
         eps: added to the sum of the scores.
         initial_state, return_state: need `causal`.
-        chunk_size: tokens per chunk; default 16.
+        chunk_size: tokens per chunk; default 8, on a GPU 16.
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
     expect_choice("normalize", normalize, NORMALIZERS)
-    chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    chunk_size = expect_chunk_size(chunk_size, CHUNK_ON_GPU if platform_of([q]) == "gpu" else CHUNK)
     batch, length, heads, width = q.shape
     slots, value_size = len(ks), vs[0].shape[-1]
     out_dtype, dtype = vs[0].dtype, accumulation_dtype(vs[0])
@@ -186,13 +196,17 @@ def _chunk(
     size = ks[0].shape[-2]
     visibility = chunk_mask(size, start, mask)
     below = chunk_mask(size, start, mask, diagonal=False) if form.strict else visibility
+    q = None if q is None else form.feature_map.features(q)
+    ks = [form.feature_map.features(k) for k in ks]
+    if form.with_ones:
+        vs = [jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1) for v in vs]
+    if form.ordered and len(ks) == 2:
+        y, sums = _pairs(sums, q, ks, vs, visibility, below)
+        return None if y is None else heads_first(y), sums
     new: list[Array] = []
     inside: Any = None
     for slot in reversed(range(len(ks))):
-        v = vs[slot]
-        if form.with_ones:
-            v = jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1)
-        added = form.feature_map.features(ks[slot])[..., :, None] * v[..., None, :]
+        added = ks[slot][..., :, None] * vs[slot][..., None, :]
         added = added.reshape(*added.shape[:3], -1)
         if form.ordered and inside is not None:
             added = added * inside
@@ -203,8 +217,37 @@ def _chunk(
     sums = jnp.concatenate(new[::-1], axis=2)
     if q is None:
         return None, sums
-    q = form.feature_map.features(q)
     return heads_first(jnp.einsum("bhcf,bhcfv->bhcv", q, inside.reshape(*q.shape, -1))), sums
+
+
+def _pairs(
+    sums: Float[Array, "B H slots FV"],
+    q: Float[Array, "B H C F"] | None,
+    ks: Sequence[Float[Array, "B H C F"]],
+    vs: Sequence[Float[Array, "B H C V"]],
+    visibility: ChunkMask,
+    below: ChunkMask,
+) -> tuple[Any, Array]:
+    """Process a chunk for two ordered slots, without a matrix per token; see the module."""
+    (k1, k2), (v1, v2) = ks, vs
+    matrices = sums.reshape(*sums.shape[:3], k1.shape[-1], v1.shape[-1])
+    first, second = matrices[:, :, 0], matrices[:, :, 1]
+    earlier, y = below.visible.astype(k1.dtype), None
+    if q is not None:
+        pairs = q[..., :, None, :] * k1[..., None, :, :]
+        scores = jnp.einsum("bhijf,bhlf->bhijl", pairs, k2) * earlier[..., None, :, :]
+        held = (pairs @ second[..., None, :, :]).reshape(*q.shape[:3], -1)
+        # A query and a key that it sees are in one segment: both read the state, or neither.
+        held = visibility.reading(held).reshape(*pairs.shape[:-1], -1) + scores @ v2[..., None, :, :]
+        visible = visibility.visible.astype(k1.dtype)[..., None] * v1[..., None, :, :]
+        y = visibility.reading(q @ first) + jnp.sum(visible * held, axis=-2)
+    entering = visibility.entering(k1)
+    written = (below.reading(entering).mT @ v1) * second
+    keys = (entering[..., :, None, :] * k2[..., None, :, :]) * earlier[..., None]
+    values = v1[..., :, None, :] * v2[..., None, :, :]
+    written += jnp.einsum("bhjlf,bhjlv->bhfv", keys, values)
+    new = [visibility.kept(first) + written, visibility.kept(second) + visibility.entering(k2).mT @ v2]
+    return y, jnp.stack(new, axis=2).reshape(sums.shape)
 
 
 def _running(visibility: ChunkMask, old: Array, added: Array) -> Array:
