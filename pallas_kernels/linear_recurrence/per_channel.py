@@ -40,13 +40,15 @@ from pallas_kernels.linear_recurrence.precision import inverse, precise, selecte
 from pallas_kernels.linear_recurrence.program import (
     KEPT,
     KEY_PARTS,
-    STATE,
     VALUES,
     Call,
     Program,
+    State,
     Tokens,
     f32,
     run,
+    run_backwards,
+    run_forwards,
 )
 
 Pairs = list[list[jax.Array]]
@@ -64,35 +66,27 @@ def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
     padded.
     """
 
-    def body(program: Program, first: Any, y: Any, last: Any, *saved: Any) -> None:
-        def step(tokens: Tokens, state: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-            chunk = _Chunk(program, tokens)
-            pairs, read = chunk.no_pairs(), chunk.nothing()
-            for i, part in enumerate(state):
-                channels = _Channels(chunk, i)
-                pairs = channels.add_pairs(pairs)
-                read = [chunk.dots[n](x, part, into=read[n]) for n, x in enumerate(channels.from_start())]
-            values = chunk.written(pairs, read[-1])
-            for products, value in zip(pairs[0], values, strict=True):
-                read[0] = program.dot(products, value, into=read[0])
-            program.put_values(y, tokens, read[0])
-            parts = []
-            for i, part in enumerate(state):
-                channels = _Channels(chunk, i)
-                part = channels.across * part
-                for x, value in zip(channels.to_end(), values, strict=True):
-                    part = program.carry(x, value, (0, 0), part)
-                parts.append(part)
-            return tuple(parts)
+    def step(program: Program, y: Any, tokens: Tokens, state: State) -> State:
+        chunk = _Chunk(program, tokens)
+        pairs, read = chunk.no_pairs(), chunk.nothing()
+        for i, part in enumerate(state):
+            channels = _Channels(chunk, i)
+            pairs = channels.add_pairs(pairs)
+            read = [chunk.dots[n](x, part, into=read[n]) for n, x in enumerate(channels.from_start())]
+        values = chunk.written(pairs, read[-1])
+        for products, value in zip(pairs[0], values, strict=True):
+            read[0] = program.dot(products, value, into=read[0])
+        program.put_values(y, tokens, read[0])
+        parts = []
+        for i, part in enumerate(state):
+            channels = _Channels(chunk, i)
+            part = channels.across * part
+            for x, value in zip(channels.to_end(), values, strict=True):
+                part = program.carry(x, value, (0, 0), part)
+            parts.append(part)
+        return tuple(parts)
 
-        def keep(span: Any, state: Sequence[jax.Array]) -> None:
-            for ref in saved:
-                program.keep(ref, span, state)
-
-        program.put_state(last, program.walk(step, program.state(first), keep))
-
-    results = [(VALUES, arrays[2].dtype), (STATE, f32), *[(KEPT, f32)] * call.saves]
-    return run(call, "outputs", body, arrays, [STATE], results)
+    return run_forwards(step, arrays, call)
 
 
 def state_gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
@@ -101,32 +95,26 @@ def state_gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
     Arguments: those of `outputs`, with the gradients of y and of the last state instead of the first state.
     """
 
-    def body(program: Program, of_y: Any, of_last: Any, of_first: Any, saved: Any) -> None:
-        def step(tokens: Tokens, of_state: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-            chunk = _Chunk(program, tokens)
-            of_read, of_end, pairs = [program.values(of_y, tokens)], program.sums(), chunk.no_pairs()
-            for i, part in enumerate(of_state) if call.erases else ():
-                channels = _Channels(chunk, i)
-                pairs = channels.add_pairs(pairs)
-                of_end = precise(channels.to_end()[1], part, into=of_end)
-            if call.erases:
-                of_read.append(chunk.right_side(pairs, of_read[0], of_end))
-                barrier()  # else the compiler keeps all parts of q and k in registers
-            parts = []
-            for i, part in enumerate(of_state):
-                channels = _Channels(chunk, i)
-                part = channels.across * part
-                for n, x in enumerate(channels.from_start()):
-                    part = chunk.dots[n](x, of_read[n], (0, 0), part)
-                parts.append(part)
-            return tuple(parts)
+    def step(program: Program, of_y: Any, tokens: Tokens, of_state: State) -> State:
+        chunk = _Chunk(program, tokens)
+        of_read, of_end, pairs = [program.values(of_y, tokens)], program.sums(), chunk.no_pairs()
+        for i, part in enumerate(of_state) if call.erases else ():
+            channels = _Channels(chunk, i)
+            pairs = channels.add_pairs(pairs)
+            of_end = precise(channels.to_end()[1], part, into=of_end)
+        if call.erases:
+            of_read.append(chunk.right_side(pairs, of_read[0], of_end))
+            barrier()  # else the compiler keeps all parts of q and k in registers
+        parts = []
+        for i, part in enumerate(of_state):
+            channels = _Channels(chunk, i)
+            part = channels.across * part
+            for n, x in enumerate(channels.from_start()):
+                part = chunk.dots[n](x, of_read[n], (0, 0), part)
+            parts.append(part)
+        return tuple(parts)
 
-        def keep(span: Any, of_state: Sequence[jax.Array]) -> None:
-            program.keep(saved, span, of_state)
-
-        program.put_state(of_first, program.walk(step, program.state(of_last), keep, backwards=True))
-
-    return run(call, "state_gradients", body, arrays, [VALUES, STATE], [(STATE, f32), (KEPT, f32)])
+    return run_backwards(step, arrays, call)
 
 
 def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:

@@ -23,7 +23,6 @@ Given both states of every span, the spans do not depend on each other in `gradi
 Exponents are sums of steps, never differences of sums: a gate may be 0.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -36,13 +35,15 @@ from pallas_kernels.linear_recurrence.program import (
     KEPT,
     KEY_PARTS,
     NUMBER_PARTS,
-    STATE,
     VALUES,
     Call,
     Program,
+    State,
     Tokens,
     f32,
     run,
+    run_backwards,
+    run_forwards,
 )
 
 
@@ -53,31 +54,23 @@ def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
     the first state, and starts (B, N) if there are segments. Channels of saved states are padded.
     """
 
-    def body(program: Program, first: Any, y: Any, last: Any, *saved: Any) -> None:
-        def step(tokens: Tokens, state: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-            (kk, qk), (held, read) = _zeros(program)
-            for i, part in enumerate(state):
-                q, k = program.queries_and_keys(tokens, i)
-                qk, read = program.dot(q, k, (1, 1), qk), program.dot(q, part, into=read)
-                if call.erases:
-                    kk, held = precise(k, k, (1, 1), kk), precise(k, part, into=held)
-            chunk = _Chunk(program, tokens, kk)
-            _, written = chunk.written(program.values(program.v, tokens), held)
-            program.put_values(y, tokens, program.dot(chunk.decay * qk, written, into=chunk.since * read))
-            writes, parts = chunk.until * written, []
-            for i, part in enumerate(state):
-                _, k = program.queries_and_keys(tokens, i)
-                parts.append(program.carry(k, writes, (0, 0), chunk.across * part))
-            return tuple(parts)
+    def step(program: Program, y: Any, tokens: Tokens, state: State) -> State:
+        (kk, qk), (held, read) = _zeros(program)
+        for i, part in enumerate(state):
+            q, k = program.queries_and_keys(tokens, i)
+            qk, read = program.dot(q, k, (1, 1), qk), program.dot(q, part, into=read)
+            if call.erases:
+                kk, held = precise(k, k, (1, 1), kk), precise(k, part, into=held)
+        chunk = _Chunk(program, tokens, kk)
+        _, written = chunk.written(program.values(program.v, tokens), held)
+        program.put_values(y, tokens, program.dot(chunk.decay * qk, written, into=chunk.since * read))
+        writes, parts = chunk.until * written, []
+        for i, part in enumerate(state):
+            _, k = program.queries_and_keys(tokens, i)
+            parts.append(program.carry(k, writes, (0, 0), chunk.across * part))
+        return tuple(parts)
 
-        def keep(span: Any, state: Sequence[jax.Array]) -> None:
-            for ref in saved:
-                program.keep(ref, span, state)
-
-        program.put_state(last, program.walk(step, program.state(first), keep))
-
-    results = [(VALUES, arrays[2].dtype), (STATE, f32), *[(KEPT, f32)] * call.saves]
-    return run(call, "outputs", body, arrays, [STATE], results)
+    return run_forwards(step, arrays, call)
 
 
 def state_gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
@@ -86,31 +79,25 @@ def state_gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
     Arguments: those of `outputs`, with the gradients of y and of the last state instead of the first state.
     """
 
-    def body(program: Program, of_y: Any, of_last: Any, of_first: Any, saved: Any) -> None:
-        def step(tokens: Tokens, of_state: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-            (kk, qk), (of_end, _) = _zeros(program)
-            for i, part in enumerate(of_state) if call.erases else ():
-                q, k = program.queries_and_keys(tokens, i)
-                kk, qk = precise(k, k, (1, 1), kk), program.dot(q, k, (1, 1), qk)
-                of_end = precise(k, part, into=of_end)
-            chunk, dy = _Chunk(program, tokens, kk), program.values(of_y, tokens)
-            of_read, of_held, parts = chunk.since * dy, None, []
-            if call.erases:
-                of_right = chunk.right_side(program.dot(chunk.decay * qk, dy, (0, 0)), of_end)
-                of_held = -chunk.since * chunk.beta * of_right
-                barrier()  # else the compiler keeps all parts of q and k in registers
-            for i, part in enumerate(of_state):
-                q, k = program.queries_and_keys(tokens, i)
-                part = program.dot(q, of_read, (0, 0), chunk.across * part)
-                parts.append(part if of_held is None else precise(k, of_held, (0, 0), part))
-            return tuple(parts)
+    def step(program: Program, of_y: Any, tokens: Tokens, of_state: State) -> State:
+        (kk, qk), (of_end, _) = _zeros(program)
+        for i, part in enumerate(of_state) if call.erases else ():
+            q, k = program.queries_and_keys(tokens, i)
+            kk, qk = precise(k, k, (1, 1), kk), program.dot(q, k, (1, 1), qk)
+            of_end = precise(k, part, into=of_end)
+        chunk, dy = _Chunk(program, tokens, kk), program.values(of_y, tokens)
+        of_read, of_held, parts = chunk.since * dy, None, []
+        if call.erases:
+            of_right = chunk.right_side(program.dot(chunk.decay * qk, dy, (0, 0)), of_end)
+            of_held = -chunk.since * chunk.beta * of_right
+            barrier()  # else the compiler keeps all parts of q and k in registers
+        for i, part in enumerate(of_state):
+            q, k = program.queries_and_keys(tokens, i)
+            part = program.dot(q, of_read, (0, 0), chunk.across * part)
+            parts.append(part if of_held is None else precise(k, of_held, (0, 0), part))
+        return tuple(parts)
 
-        def keep(span: Any, of_state: Sequence[jax.Array]) -> None:
-            program.keep(saved, span, of_state)
-
-        program.put_state(of_first, program.walk(step, program.state(of_last), keep, backwards=True))
-
-    return run(call, "state_gradients", body, arrays, [VALUES, STATE], [(STATE, f32), (KEPT, f32)])
+    return run_backwards(step, arrays, call)
 
 
 def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:

@@ -30,6 +30,9 @@ TOKENS = {
 }
 """Whether gates are per channel -> axes of q, k, v, log_decay, and what erases: beta, or a and b"""
 
+State = tuple[jax.Array, ...]
+"""parts (P, V)"""
+
 BEFORE = np.iinfo(np.int32).min // 2
 """a start before every token"""
 
@@ -144,6 +147,29 @@ def run(
     )
 
 
+def run_forwards(
+    step: Callable[..., State], arrays: Sequence[jax.Array], call: Call
+) -> tuple[jax.Array, ...]:
+    """Run `outputs`: step(program, y, tokens, state) stores a chunk of y and returns the state after it."""
+
+    def body(program: Program, first: Any, y: Any, last: Any, *saved: Any) -> None:
+        program.walk(functools.partial(step, program, y), first, last, saved)
+
+    results = [(VALUES, arrays[2].dtype), (STATE, f32), *[(KEPT, f32)] * call.saves]
+    return run(call, "outputs", body, arrays, [STATE], results)
+
+
+def run_backwards(
+    step: Callable[..., State], arrays: Sequence[jax.Array], call: Call
+) -> tuple[jax.Array, ...]:
+    """Run `state_gradients`: step(program, of_y, tokens, of_state) returns the gradient before a chunk."""
+
+    def body(program: Program, of_y: Any, of_last: Any, of_first: Any, saved: Any) -> None:
+        program.walk(functools.partial(step, program, of_y), of_last, of_first, [saved], backwards=True)
+
+    return run(call, "state_gradients", body, arrays, [VALUES, STATE], [(STATE, f32), (KEPT, f32)])
+
+
 class Tokens(NamedTuple):
     """A chunk of C tokens."""
 
@@ -155,7 +181,7 @@ class Tokens(NamedTuple):
 
 
 class Program:
-    """A running program: its loads, in float32, and its stores. A state is a tuple of parts (P, V)."""
+    """A running program: its loads, in float32, and its stores."""
 
     def __init__(
         self,
@@ -175,8 +201,8 @@ class Program:
         self._keys = min(call.variant.keys, padded(self._width))
         self.parts = padded(self._width) // self._keys
 
-    def walk(self, step: Any, state: Any, keep: Any, backwards: bool = False) -> Any:
-        """Repeat step(tokens, state) for each chunk, and keep(span, state) before those of each span."""
+    def walk(self, step: Any, first: Any, last: Any, saved: Sequence[Any], backwards: bool = False) -> None:
+        """Repeat step(tokens, state) for each chunk; store the state before each span, and the last one."""
         spans, turns = pl.cdiv(self._length, self.call.span), self.call.span // self.chunk
 
         def chunk(span: Any, turn: Any, state: Any) -> Any:
@@ -184,10 +210,15 @@ class Program:
 
         def of_span(span: Any, state: Any) -> Any:
             span = spans - 1 - span if backwards else span
-            keep(span, state)
+            for ref in saved:
+                for i, part in enumerate(state):
+                    ref[span, self._slice(i), :] = part
             return lax.fori_loop(0, turns, functools.partial(chunk, span), state)
 
-        return lax.fori_loop(0, spans, of_span, state)
+        state = tuple(load(first, (rows, slice(None)), valid) for rows, valid in self._rows())
+        state = lax.fori_loop(0, spans, of_span, state)
+        for part, (rows, valid) in zip(state, self._rows(), strict=True):
+            store(last, (rows, slice(None)), part, valid)
 
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int] = (1, 0), into: Any = None) -> Any:
         """Return a product at the precision of the call."""
@@ -239,10 +270,6 @@ class Program:
         starts = [load(ref, (tokens.rows,), tokens.exist, BEFORE) - tokens.first for ref in self._starts]
         return starts[0] if starts else None
 
-    def state(self, ref: Any) -> tuple[jax.Array, ...]:
-        """Return a state."""
-        return tuple(load(ref, (rows, slice(None)), valid) for rows, valid in self._rows())
-
     def put_keys(self, ref: Any, tokens: Tokens, part: Any, value: jax.Array) -> None:
         """Store (C, P)."""
         index, valid = self._at(tokens, part)
@@ -255,16 +282,6 @@ class Program:
     def put_numbers(self, ref: Any, tokens: Tokens, value: jax.Array) -> None:
         """Store (C,)."""
         store(ref, (tokens.rows,), value, tokens.exist)
-
-    def put_state(self, ref: Any, parts: Sequence[jax.Array]) -> None:
-        """Store a state."""
-        for part, (rows, valid) in zip(parts, self._rows(), strict=True):
-            store(ref, (rows, slice(None)), part, valid)
-
-    def keep(self, ref: Any, span: Any, parts: Sequence[jax.Array]) -> None:
-        """Store the padded state of a span."""
-        for i, part in enumerate(parts):
-            ref[span, self._slice(i), :] = part
 
     def kept(self, ref: Any, part: Any) -> jax.Array:
         """Return a part of the padded state of the program's span."""
