@@ -9,7 +9,7 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.core.platforms import on_platform
-from tests.marks import release_but, slow_but
+from tests.marks import slow_but
 from tests.ops.contract import Contract, Interpreted
 from tests.tolerances import BFLOAT16, assert_close
 
@@ -94,9 +94,8 @@ class TestLinearRecurrence(Contract):
 
 
 class TestLinearRecurrenceKernel(Interpreted, TestLinearRecurrence):
-    cases = release_but(
-        [], [Case((2, 17, 1, 2, 4, 3), None, "head"), Case((2, 17, 1, 2, 4, 3), None, "channel", bonus=True)]
-    )
+    fused = [Case((2, 17, 1, 2, 4, 3), None, gate, bonus=gate == "channel") for gate in ("channel", "head")]
+    cases = slow_but(fused[:1], fused, core=[])
 
 
 @pytest.mark.release
