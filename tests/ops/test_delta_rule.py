@@ -100,10 +100,11 @@ class TestDeltaRule(Contract):
         return y, {"kv": kv}
 
 
+FUSED = [Case(op, decay, (2, 17, 1, 4, 3), 5) for op, decay in (("general", "channels"), ("rule", "heads"))]
+
+
 class TestDeltaRuleKernel(Interpreted, TestDeltaRule):
-    sizes = (2, 17, 1, 4, 3)
-    fused = [Case("general", "channels", sizes, 5), Case("rule", "heads", sizes, 5)]
-    cases = slow_but(fused[:1], fused, core=[])
+    cases = slow_but(FUSED[:1], FUSED, core=[])
 
 
 @pytest.mark.slow

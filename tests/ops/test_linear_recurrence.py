@@ -93,9 +93,11 @@ class TestLinearRecurrence(Contract):
         return y, {"kv": kv}
 
 
+FUSED = [Case((2, 17, 1, 2, 4, 3), None, gate, bonus=gate == "channel") for gate in ("channel", "head")]
+
+
 class TestLinearRecurrenceKernel(Interpreted, TestLinearRecurrence):
-    fused = [Case((2, 17, 1, 2, 4, 3), None, gate, bonus=gate == "channel") for gate in ("channel", "head")]
-    cases = slow_but(fused[:1], fused, core=[])
+    cases = slow_but(FUSED[:1], FUSED, core=[])
 
 
 @pytest.mark.release
