@@ -93,9 +93,8 @@ def delta_rule(
     if chosen == "pallas":
         expect_state(initial_state, kv=(batch, heads, width, value_size))
         expect_chunk_size(chunk_size, CHUNK)
-        gates = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
         how = scale, initial_state, return_state, segment_ids, mask
-        return fused_recurrence((q, k, v, gates), *how, beta=beta)
+        return fused_recurrence((q, k, v, log_decay), *how, beta=beta)
     dtype = accumulation_dtype(v)
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
@@ -149,9 +148,8 @@ def generalized_delta_rule(
         log_decay: (B, N, H), or (B, N, H, K) for a gate per channel, <= 0; None for no decay. The first two
             axes may be 1.
     """
-    unsupported = refused_state(initial_state)
-    name = "generalized_delta_rule"
-    chosen = choose(name, q, k, v, implementation=implementation, unsupported=unsupported)
+    how: dict[str, Any] = {"implementation": implementation, "unsupported": refused_state(initial_state)}
+    chosen = choose("generalized_delta_rule", q, k, v, **how)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     for name, array in (("a", a), ("b", b)):
         expect_array(name, array, q.shape, "floating")
@@ -160,9 +158,8 @@ def generalized_delta_rule(
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
     if chosen == "pallas":
-        gates = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
-        how = scale, initial_state, return_state, segment_ids, mask
-        return fused_recurrence((q, k, v, gates), *how, low_rank=(a, b))
+        rest = scale, initial_state, return_state, segment_ids, mask
+        return fused_recurrence((q, k, v, log_decay), *rest, low_rank=(a, b))
     if log_decay is not None:
         log_decay = log_decay.astype(accumulation_dtype(v))  # before its gradient sums over what shares it
         log_decay = log_decay if log_decay.ndim == 4 else log_decay[..., None]

@@ -15,7 +15,7 @@ with P_ij = q_i * k1_j and the matrices S before the chunk,
 
     y_i = q_i S_1 + sum_{j <= i} v1_j * (P_ij S_2 + sum_{l <= j} (P_ij . k2_l) v2_l)
 
-takes products of C tokens with C, a quarter of the memory.
+takes products of C tokens with C: C^2 F numbers in a chunk, where matrices have C F V.
 """
 
 import functools

@@ -188,6 +188,7 @@ def fused_recurrence(
     """
     q, k, v, log_decay = arrays
     (batch, length, groups, width), (heads, value_size) = q.shape, v.shape[2:]
+    log_decay = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
     if log_decay.ndim == 3 and not (bonus is None and low_rank is None):
         log_decay = jnp.broadcast_to(log_decay[..., None], (*log_decay.shape, width))
     factor: float = width**-0.5 if scale is None else scale

@@ -212,20 +212,20 @@ class _Chunk:
         self.program, self.tokens = program, tokens
         index = jnp.arange(program.chunk, dtype=jnp.int32)
         row, column = index[:, None], index[None, :]
-        earlier = column < row
-        self.before, self.after = earlier.astype(f32), (column > row).astype(f32)
+        self._row, self._earlier, self._later = row, column < row, column > row
+        self.before, self.after = self._earlier.astype(f32), self._later.astype(f32)
         self.differing, self.same = row ^ column, column == row
         starts = program.starts(tokens)
-        self.since = self.until = self.across = visible = None
+        self.since = self.until = self.across = self._visible = None
         if starts is not None:
             last = jnp.max(starts)
-            visible = column >= starts[:, None]
+            self._visible = column >= starts[:, None]
             self.since, self.until, self.across = (starts < 0)[:, None], row >= last, last < 0
-        self._row, self._earlier, self._later = row, earlier, column > row
-        self._visible = visible
         self.levels = program.chunk.bit_length() - 1
         self.dots = program.dot, precise
         """products with what a reader, q or a, reads"""
+        self._each = range(2 if program.call.erases else 1)
+        """readers, or writers"""
 
     def level(self, number: Any) -> _Level:
         """Return a level; the first has blocks of two tokens."""
@@ -237,12 +237,11 @@ class _Chunk:
 
     def no_pairs(self) -> Pairs:
         """Return zeros (C, C) for each reader and writer."""
-        count = 2 if self.program.call.erases else 1
-        return [[self.program.pairs() for _ in range(count)] for _ in range(count)]
+        return [[self.program.pairs() for _ in self._each] for _ in self._each]
 
     def nothing(self) -> list[jax.Array]:
         """Return zeros (C, V) for each reader or writer."""
-        return [self.program.sums() for _ in range(2 if self.program.call.erases else 1)]
+        return [self.program.sums() for _ in self._each]
 
     def written(self, pairs: Pairs, read: jax.Array) -> list[jax.Array]:
         """Return v and, if the recurrence erases, u; then `read` is S^T (d a)."""
