@@ -117,7 +117,7 @@ class Device(NamedTuple):
         return found
 
     def checks(self) -> int:
-        """Return the number of comparisons with float64 that the reports list, made or not."""
+        """Return the number of checks of kernels that the reports list, made or not."""
         rows = [row for report in self.of("gpu") for row in report.content["rows"]]
         return len({row["step"] for row in rows if row["section"] in ("correctness", "mosaic")})
 

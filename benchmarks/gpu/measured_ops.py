@@ -105,13 +105,13 @@ def steps(device: Device) -> Iterator[str]:
 
 
 def checks(device: Device) -> Iterator[str]:
-    """How many comparisons of the kernels with float64 passed."""
+    """How many checks of the kernels passed."""
     found = [*device.rows("correctness").values(), *device.rows("mosaic").values()]
     if not found:
         return
     passed = sum(row["status"] == "passed" for row in found)
     failed = len(found) - passed
-    text = f"{passed} of {device.checks()} comparisons of kernels with float64 passed, {failed} failed"
+    text = f"{passed} of {device.checks()} checks of kernels passed, {failed} failed"
     links = "[times](docs/gpu.md#on-a-gpu), [decoding](docs/decoding.md#on-a-gpu)"
     yield f"- **{device.source('gpu')}**: {text}, the others were not made ({links})."
 
