@@ -1,4 +1,4 @@
-"""Study what mixers need in order to recall that recall little in Based's studies at a small scale.
+"""Study what late learners need in order to recall: steps, examples, learning rates, width.
 
 All training examples have the fewest pairs of these studies. For gated convolutions (H3 and Hyena) and the
 feature map AllPoly one setting changes at a time: steps, examples, learning rate, width. The others have more

@@ -52,7 +52,7 @@ class Flags:
     """Train the models of a figure of the papers, and draw it."""
 
     scale: Literal["smoke", "cpu", "paper"] = "smoke"
-    """smoke: minutes on two cores; cpu: an hour or two there; paper: the papers' own grid, for GPUs"""
+    """smoke: minutes on two cores; cpu: hours there; paper: the papers' own grid, for GPUs"""
     out: Path | None = None
     """directory of the study; default runs/STUDY-SCALE"""
     at_once: int | None = None
@@ -62,7 +62,7 @@ class Flags:
     retry: bool = False
     """train jobs again that failed completely (out of memory, full disk)"""
     dry_run: bool = False
-    """print the command lines of the jobs without training"""
+    """print what would be trained, and stop"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "at_once")

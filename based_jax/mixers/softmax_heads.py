@@ -22,7 +22,7 @@ class SoftmaxHeads(Mixer):
     """Multi-head causal softmax attention over the keys that `reach` allows.
 
     Attributes:
-        num_heads: query heads; default d_model / 64.
+        num_heads: query heads; None is d_model / 64.
         num_kv_heads: key/value heads, a divisor of num_heads (grouped- or multi-query attention).
         rotary_fraction: share of each head's channels with rotary embeddings; 0 for none.
         rotary_base: base of the rotary wavelengths.

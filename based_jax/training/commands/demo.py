@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run.outcome.stopped_by is not None:
         return 128 + run.outcome.stopped_by
     mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # text in memory
-    curve = plot_losses(demo.workdir, mark)
+    curve = plot.missing() or plot_losses(demo.workdir, mark)
     size, ours = run.held_out.num_bytes, run.metrics["eval_bits_per_byte"]
     print(f"\nheld out, {size:,} bytes of Python source that the model was not trained on:")
     print(f"  based-tiny  {ours:.3f} bits per byte\n  gzip -9     {mark:.3f} bits per byte")
