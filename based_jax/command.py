@@ -112,5 +112,6 @@ def _message(report: str) -> str:
     text = " ".join(line for line in lines if line.strip("\u2500- "))
     text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
     text = re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)
+    text = re.sub(r"Error parsing [A-Z]\w*[a-z]\w*: ", "", text)  # of a dataclass, not of a flag
     is_pair = re.match(r"Unrecognized options: \w+=", text) is not None
     return text + "; separate options of a mixer by colons, other pairs by commas, without spaces" * is_pair

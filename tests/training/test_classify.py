@@ -182,7 +182,7 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
         (["--preset", "no-such"], "preset = 'no-such': expected"),
         (["--checkpoint", "runs/a"], "checkpoint = 'runs/a': expected either this or --preset"),
         (["--data", "/no/such/file"], "/no/such/file"),
-        (["--validation", "1"], "validation = 1.0: expected at least 0 and below 1"),
+        (["--validation", "1"], "classify: validation = 1.0: expected at least 0 and below 1"),
         (["--pooling", "max"], "pooling = 'max': expected one of 'mean', 'last'"),
         (["--epochs", "0"], "epochs = 0: expected at least 1"),
         (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
