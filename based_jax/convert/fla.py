@@ -94,10 +94,14 @@ ATTENTION = "fla.layers.attn.Attention"
 
 
 def expanded(width: int, given: Config) -> dict[str, Any]:
-    """Return ratios of channels to the model's width, rounded down to whole channels as in fla."""
+    """Return ratios of channels to the model's width, rounded down to whole channels as in older fla.
+
+    Today's fla takes whole channels only, and so their nearest: 2,880 x 0.7 is 2,015.99... in floats.
+    """
     found: dict[str, Any] = {}
     for name in ("expand_k", "expand_v"):
-        channels = int(width * number(given, name, 1))
+        exact = width * number(given, name, 1)
+        channels = round(exact) if math.isclose(exact, round(exact)) else int(exact)
         expect(channels >= 1, name, given[name], "a factor that leaves at least one channel")
         found[name] = channels / width
     return found

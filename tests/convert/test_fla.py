@@ -53,7 +53,7 @@ TRANSFORMERS = {name: MAMBA2[name] for name in MAMBA2 if name not in ("norm_eps"
     "n_groups": 2,
 }
 """A Mamba-2 as `transformers` writes it; older fla writes `fuse_norm` too, and norms all groups together."""
-GATED_DELTA_NET = {"head_dim": 3, "expand_v": 2.0}
+GATED_DELTA_NET = {"head_dim": 3, "expand_v": 2.0, "output_gate_activation": "swish"}
 HYBRID = [
     {
         "layers": [1],
@@ -214,6 +214,12 @@ def test_width_without_weights():
         assert model_config(config, {}).mlp_hidden == width
 
 
+def test_whole_channels():
+    """Although 2,880 x 0.7 is below 2,016 in floats."""
+    config = config_of("gla", hidden_size=2880, expand_k=0.7, num_heads=9)
+    assert model_config(config, {}).layer(0).options["expand_k"] == 2016 / 2880
+
+
 def test_entries_that_are_refused(tmp_path):
     for case, changes, message in [
         ("gla", {"rms_norm_eps": 0.25}, r"rms_norm_eps = 0\.25: expected 0\.001, another value of"),
@@ -233,6 +239,7 @@ def test_entries_that_are_refused(tmp_path):
         ("retnet", {"feature_map": "gelu"}, "feature_map = 'gelu': expected one of 'relu', 'relu2'"),
         ("delta_net", {"qk_norm": "max"}, "qk_norm = 'max': expected one of 'l2', 'sum'"),
         ("gated_deltanet", {"expand_v": 1.5}, "expand_v = 1.5: expected whole channels"),
+        ("gated_deltanet", {"output_gate_activation": "sigmoid"}, "= 'sigmoid': expected 'swish'"),
         ("gated_deltanet", {"num_v_heads": 3}, "num_v_heads = 3: expected a multiple of num_heads = 2"),
         ("mamba2", {"rms_norm": True}, r"rms_norm = True: expected no entry of another code .*dt_limit"),
         ("mamba2", {"num_heads": 5}, r"num_heads = 5: expected expand \* hidden_size / head_dim = 4"),

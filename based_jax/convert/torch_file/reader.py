@@ -24,6 +24,7 @@ from based_jax.convert.torch_file.instructions import (
     UnsafeCheckpointError,
     show,
 )
+from based_jax.validate import shown_name
 
 _LOG = logging.getLogger(__name__)
 _MAX_PICKLE_BYTES = 16 << 20  # ten thousand tensors pickle to about 2 MiB
@@ -58,7 +59,8 @@ def load_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         except CheckpointError as error:
             raise type(error)(f"{file_path}: {error}") from None
         except _ZIP_ERRORS as error:
-            raise CheckpointError(f"{file_path}: truncated or damaged zip archive ({error})") from error
+            reason = shown_name(str(error))  # the message may quote 64 KiB of the file
+            raise CheckpointError(f"{file_path}: truncated or damaged zip archive ({reason})") from error
 
 
 def _load(file: IO[bytes]) -> dict[str, np.ndarray]:

@@ -267,6 +267,10 @@ class TestArchiveChecks:
         file.write_bytes(content)
         with pytest.raises(CheckpointError, match="CRC"):
             load_torch_file(file)
+        content[27] = 3  # the first entry's name would have 768 bytes more, which the error quotes
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"zip archive \(.{,500}\)$"):
+            load_torch_file(file)
 
     def test_formats_that_are_not_archives(self, tmp_path, file):
         canary = tmp_path / "canary"
