@@ -86,7 +86,7 @@ def expect_same_settings(
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of all flags by name; those of the optimizer, for example, are saved as one object."""
+    """Return the values of all flags by name; those of the optimizer, for one, are saved as an object."""
     inner = [value for value in settings.values() if isinstance(value, dict)]
     flat = {name: value for values in (settings, *inner) for name, value in values.items()}
     return {name: value for name, value in flat.items() if not isinstance(value, dict)}
