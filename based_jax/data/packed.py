@@ -10,6 +10,7 @@ a window's first input is the previous window's last target. A `Mixture` of seve
 by weight.
 """
 
+import math
 import os
 import re
 import zlib
@@ -152,7 +153,7 @@ class PackedTokens(TokenStream):
         }
 
 
-_PART = re.compile(r"(.+)=([0-9]*\.?[0-9]+)")
+_PART = re.compile(r"(.+)=([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)")
 
 
 def parse_mixture(spec: str) -> dict[str, float] | None:
@@ -161,7 +162,7 @@ def parse_mixture(spec: str) -> dict[str, float] | None:
     A mixture is two or more ``SOURCE=WEIGHT``, separated by commas, unless there is a file of that name.
 
     Raises:
-        ValueError: a weight of 0, or a repeated source.
+        ValueError: a weight of 0 or below, an infinite sum of weights, or a repeated source.
     """
     found = [_PART.fullmatch(part.strip()) for part in spec.split(",")]
     if len(found) < 2 or not all(found) or os.path.exists(spec):
@@ -169,7 +170,8 @@ def parse_mixture(spec: str) -> dict[str, float] | None:
     parts = [(match[1], match[2]) for match in found if match]
     weights = {name: float(weight) for name, weight in parts}
     expect(len(weights) == len(parts), "data", spec, "each source once")
-    expect(all(weight > 0 for weight in weights.values()), "data", spec, "weights above 0")
+    are_weights = all(weight > 0 for weight in weights.values()) and sum(weights.values()) < math.inf
+    expect(are_weights, "data", spec, "weights above 0 with a finite sum")
     return weights
 
 

@@ -1,5 +1,6 @@
 """The training command end to end: files, resume after a signal or a kill, bad input."""
 
+import dataclasses
 import json
 import random
 import re
@@ -107,8 +108,9 @@ def test_a_directory_of_a_run_is_kept(finished, one_layer):
     """From a run without --resume, and from one with other settings."""
     with pytest.raises(ValueError, match=r"workdir = .*--resume"):
         lm.train(lm.LMConfig(workdir=finished[0], **one_layer))
-    with pytest.raises(ValueError, match="batch_size = 8: expected 4 as in the run"):
-        lm.train(lm.LMConfig(workdir=finished[0], **{**one_layer, "batch_size": 8}, resume=True))
+    other = {"optimizer": dataclasses.replace(one_layer["optimizer"], beta2=0.9)}
+    with pytest.raises(ValueError, match=r"^beta2 = 0.9: expected 0.95 as in the run"):
+        lm.train(lm.LMConfig(workdir=finished[0], **{**one_layer, **other}, resume=True))
 
 
 def test_held_out_text_that_is_gone_is_refused(finished, one_layer, text, tmp_path):

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -278,3 +279,6 @@ def _expect_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None
 def _clean(out: Path) -> None:
     for name in (_SPOOL, _INDEX, _TRAIN, JOURNAL):
         (out / name).unlink(missing_ok=True)
+    for name in (JOURNAL, _TOKENIZER, FILE):
+        for scratch in out.glob(f".{name}-*"):  # of `whole_file` in a process that was killed
+            shutil.rmtree(scratch)

@@ -111,9 +111,11 @@ class _Loop:
             position = self.checkpoints.position(self.step)
             self.vmapped, seconds = position["vmapped_runs"], position["seconds"]
             self.curves = position["curves"]
-            fits = set(pending) <= set(self.vmapped) and self.vmapped == self.grid.filled(self.vmapped)
+            directory, size = self.checkpoints.directory, len(self.vmapped)
             expected = f"a checkpoint of {len(pending)} pending runs"
-            expect(fits, "workdir", str(self.checkpoints.directory), expected)
+            expect(set(pending) <= set(self.vmapped), "workdir", str(directory), expected)
+            devices, expected = self.grid.mesh.size, f"a divisor of {size}, the models in {directory}"
+            expect(size % devices == 0, "number of devices", devices, expected)
             self.state, _ = self.checkpoints.restore(self.step, self.grid.abstract(self._arrays()))
         self.began = time.perf_counter() - seconds
 

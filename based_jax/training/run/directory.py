@@ -58,7 +58,7 @@ def prepare_run(
         expect(config.resume, "workdir", str(config.workdir), expected)
         before = read_config(path)
         kept = "as in the run that is resumed"
-        expect_same_settings(settings, before["train"], may_change, kept)
+        expect_same_settings(_flat(settings), _flat(before["train"]), may_change, kept)
         expect_same_settings(json.loads(json.dumps(model)), before.get("model", {}), _OF_DEVICE, kept)
         _expect_same_data(str(config.data), data, before["data"])
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
@@ -83,6 +83,13 @@ def expect_same_settings(
     for name, value in settings.items():
         old = before.get(name, value)
         expect(name in may_change or old == value, name, value, f"{old!r} {kept}")
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all flags by name; those of the optimizer, for one, are saved as an object."""
+    inner = [value for value in settings.values() if isinstance(value, dict)]
+    flat = {name: value for values in (settings, *inner) for name, value in values.items()}
+    return {name: value for name, value in flat.items() if not isinstance(value, dict)}
 
 
 def _expect_same_data(name: str, data: Mapping[str, int], before: Mapping[str, int]) -> None:
@@ -110,9 +117,7 @@ def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> 
     path = Path(workdir or "") / "config.json"
     if workdir is not None and switches[-1:] == ["--resume"] and path.exists():
         saved = read_config(path)["train"]
-        inner = [value for value in saved.values() if isinstance(value, dict)]
-        flat = {name: value for values in (saved, *inner) for name, value in values.items()}
-        words = flag_words({name: value for name, value in flat.items() if not isinstance(value, dict)})
+        words = flag_words(_flat(saved))
         command.parse(settings, words, prog=f"{prog}: {path}")
         given = [*words, *given]
     return command.parse(settings, given, prog=prog)

@@ -86,7 +86,7 @@ def full(shard):
         ("a=0.5", None),
         ("a,b", None),
         ("a=1,b", None),
-        ("a=0.7,b=0.3", {"a": 0.7, "b": 0.3}),
+        ("a=0.7,b=3e-1", {"a": 0.7, "b": 0.3}),
         ("tokens:x/y=3, c=d/*.txt=.5", {"tokens:x/y": 3, "c=d/*.txt": 0.5}),
     ],
 )
@@ -98,7 +98,9 @@ def test_specs_of_mixtures(spec, expected, tmp_path, monkeypatch):
 
 
 def test_bad_weights_are_one_error():
-    for spec, message in (("a=0.7,b=0", "weights above 0"), ("a=0.7,a=0.3", "each source once")):
+    bad = ("a=0.7,b=0", "a=0.7,b=-1", "a=1e308,b=1e308")
+    messages = dict.fromkeys(bad, "weights above 0") | {"a=0.7,a=0.3": "each source once"}
+    for spec, message in messages.items():
         with pytest.raises(ValueError, match=f"data = '{spec}': expected {message}"):
             parse_mixture(spec)
 

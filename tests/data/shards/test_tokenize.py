@@ -164,9 +164,11 @@ def test_what_was_written_after_the_last_save_is_cut_back(tmp_path, monkeypatch)
             again = _run(tmp_path / "b", spec, rule, shard_tokens=50, progress=fail)
         except StopIteration:
             interruptions += 1
+            (tmp_path / "b" / f".{JOURNAL}-{interruptions}").mkdir()  # as a kill during a save leaves it
     assert interruptions > 2
     assert again == whole
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
+    assert not [*(tmp_path / "b").glob(f".{JOURNAL}*")]
 
 
 def _position(out: Path) -> list[int]:
