@@ -28,7 +28,7 @@ from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
-from based_jax.ops.core.stream import continue_from
+from based_jax.ops.core.stream import continue_from, unpadded
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
     fastest_recurrence,
@@ -96,6 +96,7 @@ def delta_rule(
         how = scale, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *how, beta=beta)
     dtype = accumulation_dtype(v)
+    k, beta = unpadded(mask, (k, beta))  # of padding, NaN would reach the gradient of a shared decay
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
     if log_decay is not None:

@@ -123,13 +123,14 @@ def scatterbrain_attention(
     near, written = outputs_and_state(results, return_state)
 
     # For each token, the one that has just left its window, if it is in the same segment.
-    tokens = continue_from(initial_state, batch, length, segment_ids, mask).tokens
+    call = continue_from(initial_state, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
     if window is None:
         before = tuple(jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v))
     else:
         before = recent(window, left + 1)[:2]
     k, values = (x[:, :length] for x in append(before, (k, v)))
-    has_left = (tokens.positions > left)[..., None, None]
+    has_left = (call.tokens.positions > left)[..., None, None]
 
     # exp(w.x - |x|^2 / 2) is at most exp(|w|^2 / 2). With that factor moved to the query's side, a key's
     # features are at most 1, whatever the other keys are.
