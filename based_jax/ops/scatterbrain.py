@@ -33,7 +33,7 @@ from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect_array, expect_integer
 
 SMALLEST_MASS = 1e-30
 """A sum of features below this, relative to the query's largest feature, counts as zero."""
@@ -196,7 +196,7 @@ def zoology_scatterbrain(
 def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> tuple[int, int]:
     batch, length, _, width, _ = expect_qkv(q, k, v)
     expect_array("directions", directions, ("R", width), "floating")
-    expect(left >= 0, "left", left, "at least 0")
+    expect_integer("left", left, 0)
     return batch, length
 
 
