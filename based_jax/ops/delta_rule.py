@@ -28,7 +28,7 @@ from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
-from based_jax.ops.core.stream import continue_from
+from based_jax.ops.core.stream import continue_from, unpadded
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
     fastest_recurrence,
@@ -84,18 +84,19 @@ def delta_rule(
         implementation: "pallas", the fused GPU kernel (K up to 256); "xla"; "reference"; or None for the
             best: from 16 tokens on the kernel where it can, else "xla".
     """
-    unsupported = refused_state(initial_state)
-    chosen = choose("delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect_array("beta", beta, (batch, length, heads), "floating")
     if log_decay is not None:
         decay.expect_log_decay(log_decay, batch, length, (heads,))
+    expect_state(initial_state, kv=(batch, heads, width, value_size))
+    expect_chunk_size(chunk_size, CHUNK)
+    unsupported = refused_state(initial_state)
+    chosen = choose("delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
-        expect_state(initial_state, kv=(batch, heads, width, value_size))
-        expect_chunk_size(chunk_size, CHUNK)
         how = scale, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *how, beta=beta)
     dtype = accumulation_dtype(v)
+    k, beta = unpadded(mask, (k, beta))  # of padding, NaN would reach the gradient of a shared decay
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
     if log_decay is not None:
@@ -148,8 +149,6 @@ def generalized_delta_rule(
         log_decay: (B, N, H), or (B, N, H, K) for a gate per channel, <= 0; None for no decay. The first two
             axes may be 1.
     """
-    how: dict[str, Any] = {"implementation": implementation, "unsupported": refused_state(initial_state)}
-    chosen = choose("generalized_delta_rule", q, k, v, **how)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     for name, array in (("a", a), ("b", b)):
         expect_array(name, array, q.shape, "floating")
@@ -157,6 +156,8 @@ def generalized_delta_rule(
         decay.expect_log_decay(log_decay, batch, length, (heads,), (heads, width))
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    how: dict[str, Any] = {"implementation": implementation, "unsupported": refused_state(initial_state)}
+    chosen = choose("generalized_delta_rule", q, k, v, **how)
     if chosen == "pallas":
         rest = scale, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *rest, low_rank=(a, b))

@@ -64,7 +64,7 @@ def _supports(kernel: str, x: Array, dt: Array, B: Array) -> str | None:
 
 
 def _fastest(found: str, x: Array, dt: Array, B: Array) -> str:
-    return "xla" if x.ndim == 3 and x.shape[1] < KERNEL_FROM else found
+    return "xla" if x.shape[1] < KERNEL_FROM else found
 
 
 @stateful_op(
@@ -107,10 +107,6 @@ def selective_scan(
         implementation: "pallas", the fused GPU kernel (S a power of two up to 32, E a multiple of 32); "xla";
             "reference"; or None for the best: from 16 tokens on the kernel where it can, else "xla".
     """
-    unsupported = None
-    if initial_state is not None and initial_state.h.dtype != jnp.float32:
-        unsupported = f"the kernel takes no {initial_state.h.dtype} state"
-    chosen = choose("selective_scan", x, dt, B, implementation=implementation, unsupported=unsupported)
     expect_array("x", x, ("B", "N", "E"), "floating")
     batch, length, channels = x.shape
     expect_array("dt", dt, x.shape, "floating")
@@ -120,6 +116,11 @@ def selective_scan(
     if D is not None:
         expect_array("D", D, (channels,), "floating")
     expect_state(initial_state, h=(batch, *A.shape))
+    expect_chunk_size(chunk_size, CHUNK)
+    unsupported = None
+    if initial_state is not None and initial_state.h.dtype != jnp.float32:
+        unsupported = f"the kernel takes no {initial_state.h.dtype} state"
+    chosen = choose("selective_scan", x, dt, B, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
         return _fused(x, dt, A, B, C, D, initial_state, return_state, segment_ids, mask)
     dtype = accumulation_dtype(x)

@@ -81,7 +81,7 @@ def supports_kernel(kernel: str, q: Array, k: Array, v: Array) -> str | None:
 
 def fastest_recurrence(found: str, q: Array, k: Array, v: Array) -> str:
     """Return `found` but for a few tokens."""
-    return "xla" if q.ndim == 4 and q.shape[1] < KERNEL_FROM else found
+    return "xla" if q.shape[1] < KERNEL_FROM else found
 
 
 def refused_state(state: LinearRecurrenceState | None) -> str | None:
@@ -130,8 +130,6 @@ def linear_recurrence(
         implementation: "pallas", the fused GPU kernel (K up to 256); "xla"; "reference"; or None for the
             best: from 16 tokens on the kernel where it can, else "xla".
     """
-    unsupported = refused_state(initial_state)
-    chosen = choose("linear_recurrence", q, k, v, implementation=implementation, unsupported=unsupported)
     expect_array("q", q, ("B", "N", "G", "K"), "floating")
     batch, length, groups, width = q.shape
     expect_array("k", k, q.shape, "floating")
@@ -143,6 +141,8 @@ def linear_recurrence(
         expect_array("bonus", bonus, (heads, width), "floating")
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    unsupported = refused_state(initial_state)
+    chosen = choose("linear_recurrence", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
         how = scale, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *how, bonus=bonus)

@@ -36,7 +36,7 @@ from based_jax.ops.core.stream import Stream, TokenPositions, continue_from, ini
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect
+from based_jax.validate import expect_integer
 
 
 @jax.tree_util.register_dataclass
@@ -97,8 +97,8 @@ def nystrom_attention(
         y: (B, N, H, V) in the dtype of v.
     """
     _, length, *_ = expect_qkv(q, k, v)
-    expect(num_landmarks >= 1, "num_landmarks", num_landmarks, "at least 1")
-    expect(iterations >= 1, "iterations", iterations, "at least 1")
+    expect_integer("num_landmarks", num_landmarks, 1)
+    expect_integer("iterations", iterations, 1)
     if num_landmarks >= length:
         return softmax_attention(q, k, v)
     dtype = accumulation_dtype(v)
@@ -150,7 +150,7 @@ def landmark_attention(
         tokens_per_landmark: c, tokens per landmark; chunks are counted from the start of each segment.
     """
     batch, length, heads, width, _ = expect_qkv(q, k, v)
-    expect(tokens_per_landmark >= 1, "tokens_per_landmark", tokens_per_landmark, "at least 1 token")
+    expect_integer("tokens_per_landmark", tokens_per_landmark, 1)
     size, state = tokens_per_landmark, initial_state
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))

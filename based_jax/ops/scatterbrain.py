@@ -33,7 +33,7 @@ from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect_array, expect_integer
 
 SMALLEST_MASS = 1e-30
 """A sum of features below this, relative to the query's largest feature, counts as zero."""
@@ -123,13 +123,14 @@ def scatterbrain_attention(
     near, written = outputs_and_state(results, return_state)
 
     # For each token, the one that has just left its window, if it is in the same segment.
-    tokens = continue_from(initial_state, batch, length, segment_ids, mask).tokens
+    call = continue_from(initial_state, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
     if window is None:
         before = tuple(jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v))
     else:
         before = recent(window, left + 1)[:2]
     k, values = (x[:, :length] for x in append(before, (k, v)))
-    has_left = (tokens.positions > left)[..., None, None]
+    has_left = (call.tokens.positions > left)[..., None, None]
 
     # exp(w.x - |x|^2 / 2) is at most exp(|w|^2 / 2). With that factor moved to the query's side, a key's
     # features are at most 1, whatever the other keys are.
@@ -195,7 +196,7 @@ def zoology_scatterbrain(
 def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> tuple[int, int]:
     batch, length, _, width, _ = expect_qkv(q, k, v)
     expect_array("directions", directions, ("R", width), "floating")
-    expect(left >= 0, "left", left, "at least 0")
+    expect_integer("left", left, 0)
     return batch, length
 
 

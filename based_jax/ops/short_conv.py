@@ -71,6 +71,7 @@ def short_conv(
         shape = (batch, taps - 1, channels)
         expect_array("initial_state.inputs", initial_state.inputs, shape, "floating")
     call = continue_from(initial_state, batch, length, segment_ids, mask)
+    x = call.unpadded(x)
     if initial_state is not None:
         history = initial_state.inputs
     elif call.follows_shards:

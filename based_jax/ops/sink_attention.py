@@ -29,7 +29,7 @@ from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from
 from based_jax.ops.softmax_attention import checked_sizes, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_integer
 
 
 @jax.tree_util.register_dataclass
@@ -90,8 +90,8 @@ def sink_attention(
         initial_state: of `init_sink_cache`.
         return_state: needs `initial_state`.
     """
-    expect(left >= 0, "left", left, "at least 0")
-    expect(sinks >= 1, "sinks", sinks, "at least 1")
+    expect_integer("left", left, 0)
+    expect_integer("sinks", sinks, 1)
     checked_sizes(q, k, v)
     expect_state_to_return(initial_state, return_state)
 

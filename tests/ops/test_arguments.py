@@ -59,6 +59,8 @@ def wrong(name, arguments):
         yield {key: value[..., None, None]}, ValueError, f"{key} has shape"
         yield {key: value.astype(bool)}, TypeError, f"{key} has dtype bool"
         yield {key: value[..., :0]}, ValueError, f"{key} has shape"
+        if not number:
+            yield {key: None}, TypeError, f"{key} = None: expected an array"
         if number and value.shape[:2] == (2, 3):
             yield {key: value[:, :2]}, ValueError, " has shape"
     if "mask" in parameters:
@@ -68,12 +70,14 @@ def wrong(name, arguments):
         yield {"segment_ids": ones((2, 3))}, TypeError, "segment_ids has dtype float32"
         yield {"segment_ids": ones((2, 4), int)}, ValueError, "segment_ids has shape"
     if "chunk_size" in parameters:
-        yield {"chunk_size": 0}, ValueError, "chunk_size = 0: expected at least 1"
+        yield {"chunk_size": 0}, ValueError, "chunk_size = 0: expected an integer, at least 1"
+        yield {"chunk_size": 1.5}, ValueError, "chunk_size = 1.5: expected an integer"
     if "implementation" in parameters:
         yield {"implementation": "torch"}, ValueError, "implementation = 'torch': expected None or one of"
     if name in STATES:
         yield {"initial_state": blank(STATES[name], 3)}, ValueError, "state.* has shape"
         state = blank(STATES[name], 2)
+        yield {"initial_state": state, "mask": ones((3, 3), bool)}, ValueError, "mask has shape"
         for field in dataclasses.fields(state):
             if hasattr(x := getattr(state, field.name), "shape"):
                 narrow = dataclasses.replace(state, **{field.name: x[..., :1]})
@@ -221,6 +225,7 @@ SPECIAL = {
         ({"log_decay": ones((2, 3, 2, 1))}, r"or \(2, 3, 2, 4\)"),
         ({"log_decay": -0.1}, r"log_decay has shape \(\): expected"),
         ({"bonus": ones((3, 4))}, "bonus has shape"),
+        ({"initial_state": CACHE(8, 2, 4, 5)}, "initial_state = 'KVCache': expected a state with kv"),
     ],
     "rms_norm": [({"scale": ones(1)}, r"scale has shape \(1,\): expected \(4,?\)")],
     "layer_norm": [
@@ -228,14 +233,14 @@ SPECIAL = {
         ({"scale": ones(4), "bias": ones(3)}, "bias has shape"),
     ],
     "nystrom_attention": [
-        ({"num_landmarks": 0}, "num_landmarks = 0"),
+        ({"num_landmarks": 1.5}, "num_landmarks = 1.5: expected an integer"),
         ({"num_landmarks": 2, "iterations": 0}, "iterations = 0"),
     ],
     "landmark_attention": [({"tokens_per_landmark": 0}, "tokens_per_landmark = 0:")],
     "scatterbrain_attention": [({"left": -1}, "left = -1: expected")],
     "sink_attention": [
-        ({"left": -1}, "left = -1: expected at least 0"),
-        ({"sinks": 0}, "sinks = 0: expected at least 1"),
+        ({"left": -1}, "left = -1: expected an integer, at least 0"),
+        ({"sinks": 0}, "sinks = 0: expected an integer"),
         ({"return_state": True}, "return_state = True: expected False without a state"),
         ({"initial_state": SINKS(5, 1, 2, 4, 5)}, "slots of initial_state = 6"),
         ({"initial_state": SINKS(2, 3, 2, 4, 5)}, "initial_state.k"),
@@ -266,7 +271,7 @@ SPECIAL = {
     "softmax_attention": [
         ({"q": None}, "q = None"),
         ({"q": ones((2, 3, 3, 4))}, "number of query heads = 3: expected a multiple of .* = 2"),
-        ({"left": -1}, "left = -1"),
+        *[({"left": left}, f"left = {left}: expected an integer") for left in (-1, 1.5)],
         (WHOLE | {"left": 2}, "left = 2: expected None when causal is False"),
         (WHOLE | {"allowed": np.greater}, "allowed = .*: expected None when causal is False"),
         ({"return_state": True}, "return_state = True"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import ones
+from tests.arrays import array, ones
 from tests.marks import slow_but
 from tests.ops.contract import Contract, Interpreted
 from tests.tolerances import BFLOAT16, assert_close
@@ -123,6 +123,14 @@ def test_gradients_in_bfloat16():
         chex.assert_tree_all_finite(result.gradients)
 
     laws.law(case, law)
+
+
+def test_nan_at_padding_keeps_out_of_the_gradient_of_a_fixed_decay():
+    x, beta, mask = ones((1, 3, 1, 2)), ones((1, 3, 1)), array([[True, True, False]])
+    gradient = jax.grad(lambda *args: ops.delta_rule(x, *args, mask=mask).sum(), argnums=3)
+    decay = array(np.full((1, 1, 1), -0.5, np.float32))
+    broken = x.at[:, 2].set(np.nan), x, beta.at[:, 2].set(np.nan), decay
+    assert_close(gradient(*broken), gradient(x, x, beta, decay), 0)
 
 
 unscaled = jax.jit(functools.partial(ops.delta_rule, scale=1.0, return_state=True, chunk_size=64))

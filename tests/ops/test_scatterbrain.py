@@ -81,6 +81,13 @@ def test_long_queries_and_keys_stay_finite():
         chex.assert_tree_all_finite(differentiate(*drawn(jnp.bfloat16, scale)))
 
 
+def test_nan_at_padding_keeps_out_of_the_gradient_of_the_directions():
+    *qkv, directions = drawn(np.float32)
+    broken, mask = [x.at[:, 9:].set(np.nan) for x in qkv], array(np.arange(13) < [[9], [9]])
+    run = jax.jit(jax.grad(lambda *x: ops.scatterbrain_attention(*x, left=1, mask=mask).sum(), argnums=3))
+    assert_close(run(*broken, directions), run(*qkv, directions), 0)
+
+
 def test_zoologys_form_leaks():
     """A later key along a direction has the largest feature of all."""
     q, k, v, directions = drawn(np.float32)

@@ -15,7 +15,7 @@ from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import expect_at_most
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_integer
 
 
 def put(ring: Array, values: Array, positions: TokenPositions, stream: Stream) -> Array:
@@ -48,7 +48,7 @@ def expect_capacity(
     As far as lengths are known: `before` is the stream before the call, or None.
     """
     if mask is not None:
-        expect_array("mask", mask, ("B", length), "bool")
+        expect_array("mask", mask, ("B" if before is None else len(before.length), length), "bool")
     used = np.zeros(1, int) if before is None else before.length
     new = np.asarray(length) if mask is None else mask
     if mask is None:  # regardless of earlier tokens
@@ -132,7 +132,8 @@ def expect_cache(
 
     Without a window the text must fit, if lengths are known (under `jit` outputs are NaN instead).
     """
-    expect(left is None or left >= 0, "left", left, "None or at least 0")
+    if left is not None:
+        expect_integer("left", left, 0)
     expect(causal or left is None, "left", left, "None when causal is False")
     if cache is None:
         expect(not return_state, "return_state", return_state, "False without an initial_state to write to")

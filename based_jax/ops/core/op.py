@@ -29,7 +29,7 @@ from jax.core import Tracer
 from based_jax import compat
 from based_jax.ops.core import implementations, padding, platforms, sharding
 from based_jax.typing import Array, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_integer
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -268,13 +268,16 @@ def expect_qkv(q: Array, k: Array, v: Array) -> tuple[int, int, int, int, int]:
 
 def expect_chunk_size(chunk_size: int | None, default: int) -> int:
     """Check an argument `chunk_size`; return it, or the default if None."""
-    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
-    return chunk_size or default
+    if chunk_size is None:
+        return default
+    expect_integer("chunk_size", chunk_size, 1)
+    return chunk_size
 
 
 def expect_state(state: Any, **shapes: tuple[int | str, ...]) -> None:
     """Check the arrays of an `initial_state`, if there is one, by their names."""
     for name, shape in shapes.items() if state is not None else ():
+        expect(hasattr(state, name), "initial_state", type(state).__name__, f"a state with {name}")
         expect_array(f"initial_state.{name}", getattr(state, name), shape, "floating")
 
 
