@@ -154,7 +154,10 @@ class Exported:
             }
             text = manifest["tokenizer"]
             weights = _read_weights(folder, manifest)
-            _expect(manifest["prefill_chunk"] >= 1, "prefill_chunk", manifest["prefill_chunk"], "at least 1")
+            for name in ("prefill_chunk", "decode_chunk", "vocab_size"):
+                _expect(manifest[name] >= 1, name, manifest[name], "at least 1")
+            for name in ("batch_size", "max_length", "key_kind"):
+                manifest[name]  # KeyError
             return cls(manifest, programs, weights, None if text is None else _checked(folder, text))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -254,12 +257,9 @@ class Exported:
         for texts, active in self._rounds(rows, max_new_tokens, stops, Sampling(**sampling)):
             for row in np.flatnonzero(active[: len(rows)]):
                 made[row] = decode([*rows[row], *texts[row]])[begins[row] :]
-                text = made[row]
-                ends = [(text.find(each) + len(each), text.find(each)) for each in stop if each in text]
-                if ends:  # at the one that ends first
-                    made[row] = text[: min(ends)[1]]
-                    active[row] = False
-        return made
+                certain = made[row].rstrip("\ufffd")  # the next tokens may complete a character
+                active[row] = not any(each in certain for each in stop)
+        return [_before(text, stop) for text in made]
 
     def _rounds(
         self, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int], sampling: "Sampling"
@@ -367,6 +367,12 @@ def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Se
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         lambda ids: _decode(tokenizer, ids),
     )
+
+
+def _before(text: str, stops: Sequence[str]) -> str:
+    """Return the text before the stop text that ends first, or all of it."""
+    ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    return text[: min(ends)[1]] if ends else text
 
 
 def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -618,7 +624,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _tokens(text: str) -> list[int]:
-    return [int(token) for token in text.split(",")]
+    try:
+        return [int(token) for token in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected integers like 1,2,3") from None
 
 
 if __name__ == "__main__":

@@ -128,16 +128,17 @@ def test_the_runner_ends_at_stop_tokens(small, tmp_path, monkeypatch):
 
     def rounds(prompts, new, stops, sampling):
         asked.update(prompts=prompts, stops=stops)
-        made = [*hello, *ids]
-        for end in (2, 5, len(made)):
-            yield [made[:end]], np.array([True])
+        made, active = [*hello, *ids], np.array([True])
+        for end in (8, 11, len(made)):  # the first two are within a character
+            if active[0]:
+                yield [made[:end]], active
 
     monkeypatch.setattr(small.exported, "_tokenizer", tmp_path / "tokenizer.json")
     monkeypatch.setattr(small.exported, "_rounds", rounds)
     files = {"file": "tokenizer.json", "sha256": "", "start": 1}
     for expected in ([1, 7], [1]):
         monkeypatch.setitem(small.exported.manifest, "tokenizer", files | {"stop_tokens": expected})
-        assert small.exported.generate_text(["hello"]) == [" hello☃☃"]
+        assert small.exported.generate_text(["hello"], stop=["\ufffd"]) == [" hello☃☃"]
         assert asked == {"prompts": [[1, *hello]], "stops": expected}
 
 
@@ -181,7 +182,7 @@ def test_errors_are_one_line(run, checkpoint, tmp_path, flags, message):
 
 def test_errors_of_the_runner(small, capsys):
     for argv, message in [
-        (["--tokens", "1,x"], "argument --tokens"),
+        (["--tokens", "1,x"], "argument --tokens: '1,x': expected integers"),
         (["--max-new-tokens", "3"], "--tokens"),
         (["--tokens", "1", "--directory", "nowhere"], "nowhere/manifest.json: expected an exported"),
         (["--prompt", "a", "--tokens", "1"], "not allowed with argument"),

@@ -86,6 +86,7 @@ def test_wrong_manifests(copy):
         (lambda: edit(copy, sign=True, programs={}), "manifest.json: lacks an entry"),
         (lambda: edit(copy, sign=True, programs=[]), "manifest.json: lacks an entry or has one of another"),
         (lambda: edit(copy, sign=True, prefill_chunk=0), "prefill_chunk = 0: expected at least 1"),
+        (lambda: edit(copy, sign=True, vocab_size=0), "vocab_size = 0: expected at least 1"),
     ]:
         path.write_text(text)
         write()
