@@ -348,6 +348,12 @@ def test_bad_input_is_named(unchecked):
         (lambda: mixers.info("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.options("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.make("attention", d_model=8).init_state(1), "max_length = None"),
+        (lambda: mixers.make("gated_conv", d_model=8).init_state(None), "batch_size = None: expected an int"),
+        (lambda: mixers.make("gated_conv", d_model=8).init_state(1, 1.5), "max_length = 1.5: expected an"),
+        (
+            lambda: mixers.make("gated_conv", d_model=8).init_state(1, dtype="int32"),
+            "dtype = 'int32': expected a floating dtype",
+        ),
         (
             lambda: mixers.make("attention", d_model=10, num_heads=3).init_state(1, 4),
             "d_model = 10: expected a mul",
