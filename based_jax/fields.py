@@ -64,6 +64,15 @@ def expect_fields(cls: type, values: Mapping[str, Any]) -> None:
         expect(_fits(value, hints[name]), name, value, _describe(hints[name]))
 
 
+def plain(value: Any) -> Any:
+    """Return an option's value as JSON keeps it, and hashable: tuples, Python's scalars, names of dtypes."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, np.dtype | type):
+        return jnp.dtype(value).name
+    return value.item() if isinstance(value, np.generic) else value
+
+
 _hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
@@ -113,7 +122,8 @@ def _describe(hint: Any) -> str:
     if origin in (tuple, Sequence):
         return f"a list in which each item is {_describe(arguments[0])}"
     if origin is Mapping:
-        return f"a mapping to values that are {_describe(arguments[1])}"
+        key, item = map(_describe, arguments)
+        return f"a mapping in which each key is {key}, each value {item}"
     return f"a value of type {getattr(hint, '__name__', hint)}"
 
 
@@ -122,8 +132,9 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, float | np.floating) or _is_integer(value)
-    return is_number and bool(abs(value) <= sys.float_info.max)
+    if isinstance(value, np.floating):
+        value = float(value)  # comparing a float32 with float64's largest number would overflow
+    return (isinstance(value, float) or _is_integer(value)) and bool(abs(value) <= sys.float_info.max)
 
 
 _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {

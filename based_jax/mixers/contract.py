@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
-from based_jax.fields import AtLeastZero, Dtype, Size
+from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
 from based_jax.mixers.initializers import named, normal, uniform, zeros
-from based_jax.mixers.mixer_options import expect_valid, with_inherited
+from based_jax.mixers.mixer_options import expect_valid, option_names, with_inherited
 from based_jax.mixers.module import Context, Module, find_stream
 from based_jax.ops.core import nan_isolation
 from based_jax.ops.core.op import op
@@ -33,7 +33,7 @@ from based_jax.ops.core.products import ACTIVATIONS, PendingNorm, gated_product,
 from based_jax.ops.core.stream import advance
 from based_jax.registry import Registry
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect_array, expect_divisible
+from based_jax.validate import expect_array, expect_divisible, expect_integer
 
 
 class Mixer(Module):
@@ -78,6 +78,9 @@ class Mixer(Module):
 
     def __post_init__(self) -> None:
         expect_valid(self)
+        for name in option_names(type(self)):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(cast(list[Any], value)))  # so that it can be hashed
         super().__post_init__()
 
     def __call__(
@@ -186,8 +189,16 @@ class Mixer(Module):
             batch_size: rows.
             max_length: tokens that a row will ever have; only mixers whose state grows need it.
             dtype: of cached activations; default the computation's. Running sums are at least float32.
+
+        Raises:
+            ValueError: an argument of another type or below 1, or max_length missing where it is needed.
         """
-        return self.empty_state(batch_size, max_length, jnp.dtype(self.dtype if dtype is None else dtype))
+        expect_integer("batch_size", batch_size, 1)
+        if max_length is not None:
+            expect_integer("max_length", max_length, 1)
+        dtype = self.dtype if dtype is None else dtype
+        expect_fields(type(self), {"dtype": dtype})
+        return self.empty_state(batch_size, max_length, jnp.dtype(dtype))
 
     @nn.nowrap
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:

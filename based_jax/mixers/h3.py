@@ -125,8 +125,8 @@ class H3(Mixer):
         """Return the taps of the shift."""
         shape = (self.d_model, self.d_state)
 
-        def present(key: Array, shape: tuple[int, ...]) -> Array:
-            return jnp.zeros(shape).at[:, 0].set(1)
+        def present(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+            return jnp.zeros(shape, dtype).at[:, 0].set(1)
 
         b = self.param("shift_b", named(present, "embed", None), shape).astype(self.wide)
         c = self.param("shift_c", named(uniform(self.d_state**-0.5), "embed", None), shape).astype(self.wide)
@@ -177,4 +177,5 @@ class H3(Mixer):
 
 def _alternating(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Return 1, -1, 1, ... plus a little noise."""
-    return (-1.0) ** jnp.arange(shape[1]) + 0.02 * jax.random.normal(key, shape, dtype)
+    signs = (-1.0) ** jnp.arange(shape[1], dtype=dtype)
+    return signs + 0.02 * jax.random.normal(key, shape, dtype)

@@ -42,8 +42,8 @@ class NamedAxes(nn.LogicallyPartitioned):  # pyright: ignore[reportMissingTypeAr
 def named(initializer: Initializer, *axes: str | None) -> Initializer:
     """Return an initializer whose parameter carries logical axis names (see `based_jax.training.devices`)."""
 
-    def boxed(*args: Any, **kwargs: Any) -> NamedAxes:
-        return NamedAxes(initializer(*args, **kwargs), axes)
+    def boxed(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> NamedAxes:
+        return NamedAxes(initializer(key, shape, dtype), axes)
 
     return boxed
 

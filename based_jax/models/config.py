@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from based_jax.fields import AtLeastZero, Count, Epsilon, Share, Size, expect_fields
+from based_jax.fields import AtLeastZero, Count, Epsilon, Share, Size, expect_fields, plain
 from based_jax.mixers.registry import expect_options
 from based_jax.models.block import BLOCKS
 from based_jax.ops.core.products import ACTIVATIONS
@@ -41,9 +41,7 @@ class MixerSpec:
 
     def __post_init__(self) -> None:
         expect(isinstance(self.options, Mapping), "options", self.options, "a mapping from options to values")
-        # JSON has no tuples, and a model must be hashable.
-        given = cast(dict[str, Any], self.options)
-        options = {name: tuple(cast(list[Any], v)) if type(v) is list else v for name, v in given.items()}
+        options = {name: plain(value) for name, value in cast(dict[str, Any], self.options).items()}
         object.__setattr__(self, "options", FrozenDict(options))
 
 
@@ -140,7 +138,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         expect_fields(type(self), vars(self))
-        object.__setattr__(self, "mixers", FrozenDict(self.mixers))
+        for name, value in list(vars(self).items()):
+            object.__setattr__(self, name, FrozenDict(value) if name == "mixers" else plain(value))
         for spec in self.mixers.values():
             expect_options(spec.mixer, spec.options)
         if self.mlp not in ("identity", "none"):

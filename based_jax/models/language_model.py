@@ -41,6 +41,11 @@ class LanguageModel(Module):
 
     config: ModelConfig
 
+    def __post_init__(self) -> None:
+        expected = "a ModelConfig, such as based_jax.presets.get(name)"
+        expect(isinstance(self.config, ModelConfig), "config", self.config, expected)
+        super().__post_init__()
+
     def setup(self) -> None:
         config = self.config
 
@@ -227,9 +232,8 @@ class LanguageModel(Module):
             dtype: dtype of cached activations; default the model's. Running sums are at least float32.
 
         Raises:
-            ValueError: max_length missing or not positive where a layer needs it.
+            ValueError: an argument of another type or below 1, or max_length missing where a layer needs it.
         """
-        expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
         mixers = map(functools.partial(make_mixer, self.config), range(self.config.num_layers))
         return tuple(mixer.init_state(batch_size, max_length, dtype) for mixer in mixers)
 

@@ -104,7 +104,7 @@ def sink_attention(
     if initial_state is None:
         if chosen == "xla" and length > left + 1 and not sharding.is_sharded():
             call = continue_from(None, batch, length, segment_ids, mask)
-            return _in_windows(*call.unpadded((q, k, v)), call, left, sinks, factor)
+            return _in_windows(*call.unpadded((q, k, v)), call, left, min(sinks, length), factor)
         options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "scale": scale}
         return body(softmax_attention)(q, k, v, allowed=allowed, implementation=chosen, **options)
     window = initial_state.window

@@ -250,14 +250,15 @@ def test_info_agrees_with_the_mixer():
 
 
 @pytest.mark.release
-def test_the_dtypes_of_states_never_change_in_float64(x64):
-    """So that `lax.scan` can carry them."""
+def test_dtypes_in_float64(x64):
+    """Those of states never change, so that `lax.scan` can carry them; parameters are float32."""
     for case in PROPER:
         mixer = mixers.make(case.partition("-")[0], d_model=WIDTH, dtype=jnp.float64, **CASES[case])
         x = jax.ShapeDtypeStruct((2, 3, WIDTH), jnp.float64)
         state = jax.eval_shape(lambda: mixer.init_state(2, laws.MAX_LENGTH))  # noqa: B023
-        (_, after), _ = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x, state)
+        (_, after), variables = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x, state)
         assert after == state, case
+        assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}, case
 
 
 def test_d_model_alone_is_enough():
@@ -348,6 +349,12 @@ def test_bad_input_is_named(unchecked):
         (lambda: mixers.info("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.options("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.make("attention", d_model=8).init_state(1), "max_length = None"),
+        (lambda: mixers.make("gated_conv", d_model=8).init_state(None), "batch_size = None: expected an int"),
+        (lambda: mixers.make("gated_conv", d_model=8).init_state(1, 1.5), "max_length = 1.5: expected an"),
+        (
+            lambda: mixers.make("gated_conv", d_model=8).init_state(1, dtype="int32"),
+            "dtype = 'int32': expected a floating dtype",
+        ),
         (
             lambda: mixers.make("attention", d_model=10, num_heads=3).init_state(1, 4),
             "d_model = 10: expected a mul",

@@ -131,6 +131,11 @@ def test_forms_that_read_later_inputs_are_not_causal():
         assert not make(name, options).causal
 
 
+def test_lists_become_tuples():
+    """So that a mixer can be hashed, as a static field of Equinox."""
+    assert {make("conv_basis", {"starts": [0, 1]})} == {make("conv_basis", {"starts": (0, 1)})}
+
+
 def test_defaults_divide():
     """The papers' numbers where they divide: 4 heads (GLA), 256 (RetNet) and 64 channels per head."""
     assert mixers.GLA(64).layout() == (4, 8, 16)

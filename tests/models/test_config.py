@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import based_jax as bj
@@ -18,8 +20,10 @@ def test_json_round_trip():
         assert hash(bj.ModelConfig.from_dict(json.loads(config.to_json()))) == hash(config)
 
 
-def test_options_that_are_sequences_survive_json():
-    config = bj.presets.get("based-tiny").with_mixer("hyper_feature_attention", orders=(1, 2))
+def test_values_that_json_lacks_survive_it():
+    options = {"orders": [1, 2], "num_heads": np.int64(2), "scale": np.float32(2), "dtype": jnp.bfloat16}
+    config = bj.presets.get("based-tiny").with_mixer("hyper_feature_attention", **options)
+    config = config.replace(d_model=np.int64(64), norm_eps=np.float32(1e-5))
     again = bj.ModelConfig.from_dict(json.loads(config.to_json()))
     assert again == config
     assert hash(again) == hash(config)

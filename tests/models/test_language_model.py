@@ -257,6 +257,7 @@ def test_bad_input_is_named(model, params, unchecked):
         (lambda m, p: m.apply(p, jnp.zeros((1, 4))), TypeError, "tokens has dtype float32"),
         (lambda m, p: m.apply(p, jnp.zeros((1, 0), jnp.int32)), ValueError, "no empty axis"),
         (lambda m, p: m.apply(p, jnp.zeros((1, 4), jnp.int32), ()), ValueError, "the 4 layers' states"),
+        (lambda m, p: bj.LanguageModel("based-tiny"), ValueError, "config = 'based-tiny': expected a Mod"),
         (lambda m, p: m.init_state(0, 4), ValueError, "batch_size = 0"),
         (lambda m, p: m.init_state(1), ValueError, "max_length = None"),
         (

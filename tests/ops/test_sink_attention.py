@@ -75,6 +75,11 @@ def test_gradients_of_sinks_are_summed_over_many_queries():
     assert_close(gradients[0], gradients[1], BFLOAT16)
 
 
+def test_more_sinks_than_tokens():
+    y = ops.sink_attention(Q, K, V, left=LEFT, sinks=LENGTH + 1)
+    assert_close(y, ops.softmax_attention(Q, K, V, implementation="reference"), FLOAT32)
+
+
 def test_keys_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"k has shape \(2, 13, 1, 3\): expected"):
         ops.sink_attention(Q, K[:, 1:], V, left=LEFT, sinks=SINKS)
