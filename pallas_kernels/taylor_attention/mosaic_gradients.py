@@ -34,8 +34,14 @@ def read_queries(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
     program = chunk.program
     starts = chunk.starts(chunk.first) if chunk.plan.packed else None
 
+    def product(columns: Any) -> jax.Array:
+        do, y = (gpu.load(chunk.own(name).at[:, columns]).astype(f32) for name in ("do", "y"))
+        return do * y
+
     def constant() -> jax.Array:
-        e = -jnp.sum(gpu.load(chunk.own("do")).astype(f32) * gpu.load(chunk.own("y")).astype(f32), axis=1)
+        # One half after the other, as in `through_state`.
+        half = PART // 2
+        e = -jnp.sum(product(pl.ds(0, half)) + product(pl.ds(half, half)), axis=1)
         if chunk.plan.packed:
             e = jnp.where(chunk.real(), e, 0.0)
         gpu.store(e_out.at[program.row, program.share_of_head, pl.ds(chunk.first, PART)], e)
@@ -46,6 +52,8 @@ def read_queries(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
     gradient = gradient + with_sums(chunk, squares, 1 / 16) * gpu.along_rows(e, KEY_SIZE)
     if starts is not None:
         gradient = jnp.where(gpu.along_rows(starts < chunk.start, KEY_SIZE), gradient, 0.0)
+
+    q = gpu.load(chunk.own("plain_q"))  # again: kept, it would be spilled
 
     def accumulate(accumulator: Any) -> jax.Array:
         for number, keys in enumerate(keys_of(chunk, program.group)):
@@ -79,16 +87,19 @@ def through_state(
     scaled = features.Scaled(*(part.astype(f32) for part in scaled))
 
     def run(of_first: Any, of_linear: Any, of_squares: Any, *strips: Any) -> tuple[Any, ...]:
-        # One strip after the other: two at once need registers that are then spilled.
+        # One strip after the other, and the narrow products with the last: more at once need registers that
+        # are then spilled.
         sums, extra = [], None
         for number, strip in enumerate(strips):
             columns = kv.at[:, pl.ds(number * features.STRIP, features.STRIP)]
             gpu.multiply(strip, chunk.own(u), columns)
-            if number == 0:
+            last = number == features.STRIPS - 1
+            if last:
                 gpu.multiply(of_squares, *itemgetter(0, 1, 3)(squares_product(chunk, x)))
                 gpu.multiply(of_linear, chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)])
+            if number == 0:
                 extra = meanwhile()
-            gradient = plgpu.wgmma_accumulator_load(strip, wait_n=0 if number else 2)
+            gradient = plgpu.wgmma_accumulator_load(strip, wait_n=2 if last else 0)
             shares = features.gradient_shares(number, gradient, scaled).astype(bf16)
             gpu.multiply(of_first, shares, chunk.scratch["factors"].at[number], chunk.staging())
             sums.append(features.gradient_sums(number, gradient, broadcast))
@@ -170,6 +181,7 @@ def read_keys(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     plgpu.commit_smem()
     target = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
     plgpu.copy_smem_to_gmem(out, dv.at[target])
+    k = gpu.load(chunk.own("plain_k"))  # again: kept, it would be spilled
     gradient, squares, _ = through_state(chunk, "k", k, "v", features.NO_WEIGHTS, chunk.write_features)
     gradient = gradient + with_sums(chunk, squares, 1 / 4)
     if visible is not None:

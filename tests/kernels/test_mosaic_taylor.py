@@ -112,12 +112,10 @@ def test_compiled_with_next_to_no_spilled_registers(case):
     names = ("key_sums", "query_sums", "outputs", "dq", "dkv")
     assert found.keys() == {f"taylor_{name}_mosaic" for name in names}
     for name, kernel in found.items():
-        # Packed kernels reload addresses and indices in the loop, and gradients a few; no other one may: its
-        # shared memory leaves little of the L1 cache (the folder's README). Bytes of jax 0.12.0.1 with the
-        # assembler of CUDA 13.5; an older one kept dq in registers.
-        limit = 160 if "packed" in case.name and "sums" not in name else 0
-        if "packed" not in case.name and ("dq" in name or "dkv" in name):
-            limit = 64
+        # Packed kernels reload addresses and indices in the loop, and dk and dv two addresses; no other one
+        # may: its shared memory leaves little of the L1 cache (the folder's README). Bytes of jax 0.12.0.1
+        # with the assembler of CUDA 13.5.
+        limit = 120 if "packed" in case.name and "sums" not in name else 16 if "dkv" in name else 0
         assert max(kernel.spill_stores, kernel.spill_loads) <= limit, name
         assert kernel.shared <= 232_448
         assert kernel.wgmma > 0 == kernel.mma
