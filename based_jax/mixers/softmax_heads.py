@@ -29,7 +29,6 @@ class SoftmaxHeads(Mixer):
         rotary_interleaved: pair neighbouring channels instead of halves.
         qkv_bias, out_bias: add biases in the input projections, and in the output projection.
         implementation: passed to `ops.softmax_attention`.
-        step_implementation: passed to `ops.window_step`, which decodes token by token in a window.
     """
 
     num_heads: Size | None = None
@@ -40,7 +39,6 @@ class SoftmaxHeads(Mixer):
     qkv_bias: bool = False
     out_bias: bool = False
     implementation: str | None = None
-    step_implementation: str | None = None
 
     @property
     def reach(self) -> int | None:
@@ -56,11 +54,6 @@ class SoftmaxHeads(Mixer):
     def factor(self) -> float | None:
         """Factor of the scores; None for 1 / sqrt(channels per head)."""
         return None
-
-    @property
-    def has_plain_rotary(self) -> bool:
-        """Whether `rotary_base` alone determines how projected queries and keys are rotated."""
-        return True
 
     @property
     def rotary_dim(self) -> int:
@@ -90,23 +83,7 @@ class SoftmaxHeads(Mixer):
     ) -> tuple[Array, State]:
         """Attend by `op` with these options besides its usual ones; return the outputs and the next state."""
         q, k, v = project(x, self.q, self.k, self.v)
-        is_step = self.reach is not None and context.is_plain_step and not options
-        fuses = is_step and self.has_plain_rotary
-        if not fuses:
-            q, k = self.rotated(q, k, context)
-        if is_step:
-            positions = context.positions[:, 0] if context.has_positions else None
-            y, state = ops.window_step(
-                *(q[:, 0], k[:, 0], v[:, 0]),
-                state,
-                scale=self.factor,
-                positions=None if positions is None else jnp.broadcast_to(positions, x.shape[:1]),
-                rotary_dim=(self.rotary_dim or None) if fuses else None,
-                rotary_base=self.rotary_base,
-                rotary_interleaved=self.rotary_interleaved,
-                implementation=self.step_implementation,
-            )
-            return self.read_out(y[:, None], x), state
+        q, k = self.rotated(q, k, context)
         options |= {"left": self.reach, "scale": self.factor, "implementation": self.implementation}
         y, state = context.run(op, q, k, v, initial_state=state, **options)
         return self.read_out(y, x), state
@@ -210,10 +187,6 @@ class SoftmaxAttention(SoftmaxHeads):
     @property
     def factor(self) -> float | None:
         return self.scale
-
-    @property
-    def has_plain_rotary(self) -> bool:
-        return not self.qk_norm and self.rotary_frequencies is None
 
     def rotated(self, q: Array, k: Array, context: Context) -> tuple[Array, Array]:
         if self.qk_norm:
