@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from based_jax.files import naming, remove_unfinished
+
 FILE = "run.lock"
 
 
@@ -24,15 +26,21 @@ class DirectoryInUse(OSError):
 def sole_writer(directory: Path) -> Iterator[None]:
     """Hold the lock of `directory`, which is created if necessary and removed again if it stays empty.
 
+    Unfinished files of a killed writer (`whole_file`) are removed.
+
     Raises:
         DirectoryInUse: another process, or another block of this one, holds it.
         OSError: the directory cannot be written.
     """
     is_new = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OSError(f"{directory}: expected a directory or a new path ({error.strerror})") from error
     path = directory / FILE
     file = _take(path)
     try:
+        remove_unfinished(directory)
         yield
     finally:
         with file, contextlib.suppress(OSError):
@@ -48,7 +56,7 @@ def _take(path: Path) -> IO[str]:
     while True:
         if path.exists() and not path.is_file():
             raise OSError(f"{path}: expected a regular file, the lock of its directory")
-        with contextlib.ExitStack() as on_error:
+        with naming(path), contextlib.ExitStack() as on_error:
             file = on_error.enter_context(path.open("a+", encoding="utf-8", errors="replace"))
             if not _flock(file):
                 file.seek(0)

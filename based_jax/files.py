@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import stat
 import tempfile
 import tomllib
@@ -115,16 +116,36 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add `path` to an OSError that names no file: one of writing, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a new binary file that replaces `path` at the end unless the block raises."""
     target = Path(path)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+    scratch_directory = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-")
+    with naming(target), scratch_directory as scratch:
         unfinished = Path(scratch) / target.name
         with unfinished.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what `whole_file` leaves in a directory if its process is killed; no other may write there."""
+    for scratch in directory.glob(".*-*"):
+        name = scratch.name[1:].rpartition("-")[0]
+        if scratch.is_dir() and {path.name for path in scratch.iterdir()} <= {name}:
+            shutil.rmtree(scratch)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
@@ -157,7 +178,7 @@ class JsonLines:
         """Append objects to the file."""
         added = [*rows]
         self.rows += added
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write("".join(f"{json.dumps(row, allow_nan=False)}\n" for row in added))
 
 

@@ -38,17 +38,23 @@ def test_nothing_is_left(tmp_path):
 
 
 def test_a_dead_process_holds_nothing(tmp_path):
+    (tmp_path / ".a.json-unfinish").mkdir()  # of `whole_file`
+    (tmp_path / ".a.json-unfinish" / "a.json").touch()
+    (tmp_path / ".own-files").mkdir()
+    (tmp_path / ".own-files" / "a.json").touch()
     done = subprocess.run([sys.executable, "-c", HOLD_AND_DIE, str(tmp_path)], env=environment(), check=False)
     assert done.returncode == 7
     assert f"process {os.getpid()} " not in (tmp_path / FILE).read_text()
     with sole_writer(tmp_path):
         assert (tmp_path / FILE).read_text().startswith(f"process {os.getpid()} ")
+    assert [path.name for path in tmp_path.iterdir()] == [".own-files"]
 
 
 def test_a_directory_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"), sole_writer(tmp_path / "file"):
-        pass
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match=f"^{path}: expected a directory"), sole_writer(path):
+            pass
     (tmp_path / FILE).mkdir()
     with pytest.raises(OSError, match="expected a regular file"), sole_writer(tmp_path):
         pass

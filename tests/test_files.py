@@ -1,5 +1,6 @@
 """Small files: what is read, and what is refused before it fills memory or the stack."""
 
+import errno
 import os
 
 import pytest
@@ -64,3 +65,13 @@ def test_large_and_special_files(tmp_path):
             files.read_text(special)
     with pytest.raises(FileNotFoundError):
         files.read_text(tmp_path / "none")
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    full = OSError(errno.ENOSPC, "No space left on device")  # as a write raises it
+    with (
+        pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a'"),
+        files.whole_file(tmp_path / "a"),
+    ):
+        raise full
+    assert not [*tmp_path.iterdir()]

@@ -21,7 +21,7 @@ from based_jax.validate import expect_ranges
 
 
 class BadLoss(ValueError):
-    """The loss or the norm of its gradient was not finite."""
+    """The loss, that of held-out data or the norm of the gradient was not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def fit(
         evaluate: returns the held-out metrics of a state.
 
     Raises:
-        BadLoss: a loss or gradient norm was not finite; the bad state is not saved.
+        BadLoss: a loss, held-out too, or gradient norm was not finite; the bad state is not saved.
         ValueError: no checkpoint can be read, or it belongs to another model or other data.
         SaveFailed: a checkpoint cannot be written.
     """
@@ -87,15 +87,17 @@ def fit(
         def where() -> str:
             return f"{checkpoints.directory / str(saved)}" if saved else "none yet"
 
+        def expect_finite(number: int, **values: float) -> None:
+            if not all(map(math.isfinite, values.values())):
+                checkpoints.wait()
+                what = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+                raise BadLoss(f"step {number}: {what}; stopped. Last good checkpoint: {where()}")
+
         def check(number: int, metrics: Any) -> dict[str, float]:
             """Wait for the metrics of a step, check them, and return them."""
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-            loss, norm = values["loss"], values["grad_norm"]
-            if math.isfinite(loss) and math.isfinite(norm):
-                return values
-            checkpoints.wait()
-            what = f"step {number}: loss {loss}, gradient norm {norm}"
-            raise BadLoss(f"{what}; stopped. Last good checkpoint: {where()}")
+            expect_finite(number, loss=values["loss"], gradient_norm=values["grad_norm"])
+            return values
 
         with writer.phase(f"reading checkpoint {saved}" if saved else "initialising the parameters"):
             state, position = (
@@ -126,7 +128,7 @@ def fit(
             # Read once: a signal that arrives while this step is logged stops, and saves, the next one.
             stopped_by = asked()
             final = step == config.steps or stopped_by > 0
-            at_end = final and config.eval_every > 0 and not stopped_by
+            at_end = step == config.steps and config.eval_every > 0
             evaluates = _due(step, config.eval_every) or at_end
             logs = _due(step, config.log_every) or evaluates or final
             saves = _due(step, config.checkpoint_every) or final
@@ -148,6 +150,7 @@ def fit(
             if evaluates:
                 with writer.phase("evaluating on held-out data"):
                     held_out = evaluate(state)
+                expect_finite(step, held_out_loss=held_out.get("eval_loss", 0.0))
             if logs:
                 writer.write(step, logged | held_out)
             last_log = (step, time.perf_counter())

@@ -66,13 +66,18 @@ def test_a_run_directory_has_everything(finished):
 def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         stop_at(6, patch)
-        run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "checkpoint_every": 0}))
+        often = {"checkpoint_every": 0, "eval_every": 9}
+        run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, **often}))
     assert run.outcome.stopped_by == signal.SIGTERM
     report = " ".join(capsys.readouterr().err.split())
     saved = re.search(r"SIGTERM: saved step (\d+) in (\S+);", report)
     assert saved, report
     assert Path(saved[2]).is_dir()
-    resumes_bit_exactly(tmp_path, finished)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(STEPS - 1, patch)  # in the last step, whose held-out loss is still measured
+        resumes_bit_exactly(tmp_path, finished)
+    ends = [read_metrics(path / "metrics.jsonl")[-1] for path in (tmp_path, finished[0])]
+    assert ends[0]["eval_loss"] == ends[1]["eval_loss"]
 
 
 @pytest.mark.slow
@@ -87,19 +92,22 @@ def test_a_run_that_was_killed_resumes_bit_exactly(finished, one_layer, tmp_path
 
 
 @pytest.mark.release
-def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, tmp_path, monkeypatch):
-    """The learning rate explodes at step 8: the checkpoint of step 5 stays, none is written after."""
+@pytest.mark.parametrize(("eval_every", "loss"), [(12, r"\d+: loss"), (8, "8: held out loss nan")])
+def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(
+    one_layer, eval_every, loss, tmp_path, monkeypatch
+):
+    """The learning rate is NaN from step 8 on: the checkpoint of step 5 stays, none is written after."""
     explode = lm.learning_rate_schedule
 
     def schedule(config, steps):
         base = explode(config, steps)
-        return lambda step: jax.numpy.where(step >= 7, 1e38, base(step))
+        return lambda step: jax.numpy.where(step >= 7, jax.numpy.nan, base(step))
 
     monkeypatch.setattr(lm, "learning_rate_schedule", schedule)
     monkeypatch.setattr(lm, "make_optimizer", make_optimizer)  # without the memory of `traced_once`
     monkeypatch.setattr("based_jax.training.optimizer.learning_rate_schedule", schedule)
-    with pytest.raises(BadLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
-        lm.train(lm.LMConfig(workdir=tmp_path, **one_layer))
+    with pytest.raises(BadLoss, match=rf"step {loss}.*Last good checkpoint: .*/5$"):
+        lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "eval_every": eval_every}))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["5"]
     assert all(np.isfinite(losses(tmp_path)))
 

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ from based_jax.data.shards.writer import ShardWriter
 from based_jax.data.splits import COPY, choose, positions
 from based_jax.data.tokenizers import Tokenizer, saved_bytes
 from based_jax.directory_lock import sole_writer
-from based_jax.files import read_json, whole_file, write_json
+from based_jax.files import naming, read_json, whole_file, write_json
 from based_jax.validate import expect
 
 JOURNAL = "progress.json"
@@ -95,7 +94,7 @@ def tokenize(
     splits = {name: Split.of(()) for name in SPLITS}
     reading = options.text_field, options.codec
     plan = Manifest(record, dtype, sources.records, rule, shard_tokens, {}, splits, *reading)
-    with sole_writer(out):
+    with sole_writer(out), naming(out):
         if (out / FILE).exists():
             manifest = Manifest.read(out)
             _expect_same(out, manifest.to_dict(), plan.to_dict())
@@ -279,6 +278,3 @@ def _expect_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None
 def _clean(out: Path) -> None:
     for name in (_SPOOL, _INDEX, _TRAIN, JOURNAL):
         (out / name).unlink(missing_ok=True)
-    for name in (JOURNAL, _TOKENIZER, FILE):
-        for scratch in out.glob(f".{name}-*"):  # of `whole_file` in a process that was killed
-            shutil.rmtree(scratch)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from based_jax import command
 from based_jax.directory_lock import sole_writer
-from based_jax.files import read_json, write_json
+from based_jax.files import read_json, remove_unfinished, write_json
 from based_jax.training.devices import hosts
 from based_jax.training.recipes import flag_words
 from based_jax.validate import expect
@@ -30,6 +30,8 @@ def sole_run(workdir: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         hosts.from_main(lambda: stack.enter_context(sole_writer(workdir)))
+        if hosts.is_main():
+            remove_unfinished(workdir / "model")
         yield
 
 
