@@ -144,7 +144,8 @@ def remove_unfinished(directory: Path) -> None:
     """Remove what `whole_file` leaves in a directory if its process is killed; no other may write there."""
     for scratch in directory.glob(".*-*"):
         name = scratch.name[1:].rpartition("-")[0]
-        if scratch.is_dir() and {path.name for path in scratch.iterdir()} <= {name}:
+        is_own = scratch.is_dir() and not scratch.is_symlink()
+        if is_own and {path.name for path in scratch.iterdir()} <= {name}:
             shutil.rmtree(scratch)
 
 
