@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import re
 import stat
 import tempfile
 import tomllib
@@ -26,6 +27,8 @@ MAX_BYTES = 8 << 20
 """Maximum size. Python needs up to 25 bytes per byte of JSON, so this takes up to 200 MiB."""
 
 MAX_DEPTH = 64  # maximum nesting of lists and tables: far below Python's recursion limit
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -63,6 +66,11 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     value = read_json(path)
     expect(isinstance(value, dict), str(path), type(value).__name__, "a JSON object")
     return value
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a JSON value is a text without half of a surrogate pair, which UTF-8 cannot encode."""
+    return isinstance(value, str) and _HALF.search(value) is None
 
 
 def read_json_lines(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> list[Any]:

@@ -22,7 +22,8 @@ from based_jax.convert.configs import kind
 from based_jax.convert.hub import TOKENIZER_FILES
 from based_jax.convert.layouts import flatten
 from based_jax.convert.model_card import CARD, ModelCard, is_ours
-from based_jax.files import read_text
+from based_jax.data.tokenizers import GENERATION_FILE, generation_settings
+from based_jax.files import read_text, write_json
 from based_jax.phases import phase
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -66,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.like is None:  # a README.md of the source replaces the card
             target.mkdir(parents=True, exist_ok=True)
             copy_tokenizer(directory, target)
+            settings = generation_settings(directory)  # may be those of a config.json that is not written
+            if settings and not (directory / GENERATION_FILE).is_file():
+                write_json(target / GENERATION_FILE, settings)
             copy_page(directory, target)
         weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
         if options.like is not None:

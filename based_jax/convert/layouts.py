@@ -16,6 +16,7 @@ from flax import linen as nn
 from flax import traverse_util
 
 from based_jax.typing import Array
+from based_jax.validate import expect
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
@@ -79,6 +80,13 @@ def shapes_of(module: nn.Module, *inputs: Any) -> dict[str, Shape]:
     """Return the paths and shapes of a module's parameters, without computing them."""
     variables = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), *inputs))
     return {path: leaf.shape for path, leaf in flatten(variables.get("params", {})).items()}
+
+
+def shape_of(shapes: Shapes, name: str, axes: int = 2) -> Shape:
+    """Return the shape of a tensor from which sizes are read. ValueError: it is missing or has other axes."""
+    shape = tuple(shapes.get(name, ()))
+    expect(len(shape) == axes, name, shape or "missing", f"a tensor of {axes} axes")
+    return shape
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

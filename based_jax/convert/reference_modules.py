@@ -16,7 +16,16 @@ from flax import linen as nn
 from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.configs import kind
-from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors, to_tree, torch_shapes
+from based_jax.convert.layouts import (
+    Rules,
+    Shapes,
+    flatten,
+    shape_of,
+    shapes_of,
+    to_tensors,
+    to_tree,
+    torch_shapes,
+)
 from based_jax.convert.references import models, zoology_models
 from based_jax.convert.references.mixers import ALIASES, MIXERS, Meta, TorchMixer, expect_arguments
 from based_jax.convert.references.ops import OPS, TorchOp
@@ -152,8 +161,8 @@ def described(meta: Meta) -> Meta:
     return found
 
 
-def _width(key: str) -> Callable[[Meta, Shapes], int]:
-    return lambda meta, shapes: shapes[key][-1]
+def _width(key: str, axes: int = 1) -> Callable[[Meta, Shapes], int]:
+    return lambda meta, shapes: shape_of(shapes, key, axes)[-1]
 
 
 _NORM = Reference(models.norm, lambda meta: tables.rules("authors", "norm"), _width("weight"))
@@ -164,7 +173,7 @@ REFERENCES: dict[str, Reference] = {
     **{name: _mixer(MIXERS[path]) for name, path in ALIASES.items() if path in MIXERS},
     **{
         f"{package}.mlp.{name}": Reference(
-            functools.partial(models.mlp, name), models.mlp_rules, _width("fc1.weight")
+            functools.partial(models.mlp, name), models.mlp_rules, _width("fc1.weight", 2)
         )
         for package in ("based.models", "flash_attn.modules")
         for name in models.MLPS

@@ -359,7 +359,7 @@ FAMILIES = {
         "transformers.NemotronHConfig",
         mamba.nemotron_h,
         _NO_POSITIONS,
-        {"attention_head_dim": "head_dim", "layers_block_type": "layer_types"},
+        mamba.NEMOTRON_H_ALIASES,
         names="nemotron_h",
         entries=mamba.nemotron_h_entries,
     ),

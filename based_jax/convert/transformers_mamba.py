@@ -28,6 +28,14 @@ from based_jax.validate import expect, expect_choice
 
 _KINDS = {"M": "linear_attention", "-": "mlp", "*": "full_attention"}
 """Nemotron-H's letters of layers."""
+NEMOTRON_H_ALIASES = {
+    **{"attention_head_dim": "head_dim", "layers_block_type": "layer_types"},
+    **{"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias"},
+    **{"mamba_dt_min": "time_step_min", "mamba_dt_max": "time_step_max"},
+    **{"mamba_dt_limit": "time_step_limit", "mamba_dt_init_floor": "time_step_floor"},
+    **{"mamba_expand": "expand", "mamba_chunk_size": "chunk_size"},
+}
+"""Nemotron-H's names in older versions, which its class still takes."""
 
 
 def falcon_mamba(config: Config, options: Options, attention: Options) -> Layers:

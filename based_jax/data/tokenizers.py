@@ -265,12 +265,23 @@ def save_chat_files(tokenizer: Tokenizer, directory: str | Path) -> None:
 
 
 def add_stop_tokens(tokenizer: Tokenizer, directory: Path) -> None:
-    """Add the ends of texts that a model's ``generation_config.json`` lists, if its directory has one."""
-    path = directory / GENERATION_FILE
-    value = read_object(path).get("eos_token_id") if path.is_file() else None
+    """Add the ends of texts that a model's directory lists; see `generation_settings`."""
+    value = generation_settings(directory).get("eos_token_id")
     found = value if isinstance(value, list) else [value]
     known = {token for token in found if type(token) is int and 0 <= token < tokenizer.vocab_size}
     tokenizer.stop_tokens = tuple(sorted({*stop_tokens(tokenizer), *known}))  # pyright: ignore
+
+
+def generation_settings(directory: Path) -> Mapping[str, Any]:
+    """Return a model's ``generation_config.json``; without one the ends of texts in its ``config.json``."""
+    if (directory / GENERATION_FILE).is_file():
+        return read_object(directory / GENERATION_FILE)
+    path = directory / "config.json"
+    config = read_object(path) if path.is_file() else {}
+    text = config.get("text_config")
+    inner = text.get("eos_token_id") if isinstance(text, dict) else None
+    ends = inner if config.get("eos_token_id") is None else config["eos_token_id"]
+    return {} if ends is None else {"eos_token_id": ends}
 
 
 def special_names(config: Mapping[str, Any]) -> dict[str, str]:
@@ -296,7 +307,9 @@ def _content(value: Any) -> str | None:
 def _chat_files(directory: Path) -> dict[str, bytes]:
     paths = (directory / name for name in CHAT_FILES)
     known = (path for path in paths if path.is_file() and path.stat().st_size <= files.MAX_BYTES)
-    return {path.name: path.read_bytes() for path in known}
+    settings = generation_settings(directory)
+    made = {GENERATION_FILE: json.dumps(settings).encode()} if settings else {}
+    return made | {path.name: path.read_bytes() for path in known}
 
 
 def _read(path: Path, name: str) -> Tokenizer:

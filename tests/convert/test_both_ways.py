@@ -51,10 +51,14 @@ class TestCommand:
         assert json.loads((target / "tokenizer.json").read_text()) == "like"
 
     def test_narrower_weights(self, tmp_path, capsys):
-        target = tmp_path / "half"
-        convert.main([str(CHECKPOINTS / "attn-tiny"), str(target), "--dtype", "bfloat16"])
+        """Also: the ends of texts are kept, which only config.json has."""
+        source, target = shutil.copytree(CHECKPOINTS / "attn-tiny", tmp_path / "source"), tmp_path / "half"
+        config = json.loads((source / "config.json").read_text()) | {"eos_token_id": 3}
+        (source / "config.json").write_text(json.dumps(config))
+        convert.main([str(source), str(target), "--dtype", "bfloat16"])
         assert "bfloat16" in capsys.readouterr().out
-        whole, half = (read_state_dict(path) for path in (CHECKPOINTS / "attn-tiny", target))
+        assert json.loads((target / "generation_config.json").read_text()) == {"eos_token_id": 3}
+        whole, half = (read_state_dict(path) for path in (source, target))
         same(half, {key: tensor.astype(ml_dtypes.bfloat16) for key, tensor in whole.items()})
 
     def test_values_that_overflow_are_named(self):

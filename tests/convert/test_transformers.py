@@ -249,10 +249,12 @@ def test_entries_of_older_versions():
 
 
 def test_names_of_nemotron_h_in_older_versions():
-    """Of the layers, and of the channels of attention's heads."""
+    """Of the layers, of the channels of attention's heads, and of Mamba-2's options."""
     old = {"hybrid_override_pattern": "M*-", "num_hidden_layers": 3, "attention_head_dim": 8}
-    new = {"layers_block_type": ["linear_attention", "full_attention", "mlp"], "head_dim": 8}
-    kinds = {"layer_types": ["mamba", "attention", "mlp"], "head_dim": 8}
+    old |= {"mamba_n_groups": 2, "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_dt_min": 0.1}
+    options = {"head_dim": 8, "n_groups": 2, "conv_kernel": 3, "use_conv_bias": False, "time_step_min": 0.1}
+    new = {"layers_block_type": ["linear_attention", "full_attention", "mlp"], **options}
+    kinds = {"layer_types": ["mamba", "attention", "mlp"], **options}
     base = {**BASE, "model_type": "nemotron_h", "mamba_num_heads": 2}
     found = [model_config(base | entries, {}) for entries in (old, new, kinds)]
     assert found[0] == found[1] == found[2]

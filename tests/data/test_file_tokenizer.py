@@ -10,7 +10,7 @@ from tokenizers import models, processors
 
 from based_jax.data import Document, FileTokenizer, PackedTokens, StreamDecoder, load_tokenizer
 from based_jax.data.shards.blocks import BlockEncoder
-from based_jax.data.tokenizers import complete_text, decode_after, stop_tokens, text_start
+from based_jax.data.tokenizers import complete_text, decode_after, save_chat_files, stop_tokens, text_start
 from tests.data.libraries import FORGERIES, byte_level, llama, merges, unigram, words
 
 MARKED = {"content": "<think>", "special": True}
@@ -75,6 +75,13 @@ def test_special_tokens_and_ends_of_its_files(tmp_path):
     config = {"eos_token": {"content": "<|im_end|>"}, "pad_token": "!", "bos_token": "<missing>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert stop_tokens(load_tokenizer(tmp_path)) == (256, end)
+    text_config = {"eos_token_id": None, "text_config": {"eos_token_id": [eot]}}
+    for entries in ({"eos_token_id": eot}, text_config):
+        (tmp_path / "config.json").write_text(json.dumps(entries))  # there is no generation_config.json
+        tokenizer = load_tokenizer(tmp_path)
+        tokenizer.save(tmp_path / "saved")
+        save_chat_files(tokenizer, tmp_path / "saved")
+        assert stop_tokens(tokenizer) == stop_tokens(load_tokenizer(tmp_path / "saved")) == (256, end, eot)
     for value, expected in (
         ([eot, 10**6, True], (256, end, eot)),
         (eot, (256, end, eot)),

@@ -13,7 +13,7 @@ from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.authors import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from based_jax.convert.configs import kind, model_config
-from based_jax.convert.layouts import Rules, Shapes
+from based_jax.convert.layouts import Rules, Shapes, shape_of
 from based_jax.convert.options import expect_known, size
 from based_jax.convert.references.mixers import ATTENTION, BASE_CONV, MIXERS, Meta
 from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm
@@ -38,8 +38,8 @@ def mlp(name: str, meta: Meta, shapes: Shapes) -> MLP:
 
 
 def _sizes(meta: Meta, shapes: Shapes) -> dict[str, Any]:
-    out, hidden = shapes["fc2.weight"]
-    width = shapes["fc1.weight"][1]
+    out, hidden = shape_of(shapes, "fc2.weight")
+    width = shape_of(shapes, "fc1.weight")[1]
     biases = "fc1.bias" in shapes, "fc2.bias" in shapes
     for name, found in zip(("bias1", "bias2"), biases, strict=True):
         wanted = meta.get(name, meta.get("bias", found))
@@ -133,24 +133,25 @@ def _mixer(meta: Meta, shapes: Shapes) -> Any:
 
 
 def _base_conv(given: Meta, shapes: Shapes) -> dict[str, Any]:
-    inner, d_model = shapes["in_proj.weight"]
+    inner, d_model = shape_of(shapes, "in_proj.weight")
     return {
         "d_model": d_model,
         "expand_proj": inner // d_model,
-        "kernel_size": shapes["conv.conv.weight"][-1],
+        "kernel_size": shape_of(shapes, "conv.conv.weight", 3)[-1],
         "use_bias": "in_proj.bias" in shapes,
         "conv_bias": "conv.conv.bias" in shapes,
     }
 
 
 def _linear_attention(given: Meta, shapes: Shapes) -> dict[str, Any]:
-    rows, d_model = shapes["proj_q.weight"]
+    rows, d_model = shape_of(shapes, "proj_q.weight")
     heads = rows // size(given, "feature_dim", 16)
-    return {"d_model": d_model, "num_heads": heads, "head_dim": shapes["proj_v.weight"][0] // max(heads, 1)}
+    values = shape_of(shapes, "proj_v.weight")[0]
+    return {"d_model": d_model, "num_heads": heads, "head_dim": values // max(heads, 1)}
 
 
 def _heads(given: Meta, shapes: Shapes) -> dict[str, Any]:
-    rows, d_model = shapes["Wqkv.weight"]
+    rows, d_model = shape_of(shapes, "Wqkv.weight")
     heads = size(given, "num_heads", max(d_model // 64, 1))
     return {
         "d_model": d_model,

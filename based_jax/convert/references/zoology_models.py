@@ -8,7 +8,7 @@ mixer.
 from typing import Any
 
 from based_jax.convert import tables
-from based_jax.convert.layouts import Rules, Shapes, rekeyed
+from based_jax.convert.layouts import Rules, Shapes, rekeyed, shape_of
 from based_jax.convert.options import Config, expect_known, flag, model_fields, read, schedule_of, size
 from based_jax.convert.options import tables as tables_of_options
 from based_jax.convert.references.mixers import MIXERS, Meta, is_description
@@ -55,7 +55,8 @@ def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
 def _hidden(meta: Meta, shapes: Shapes, prefix: str = "") -> int:
     """Return the width; without `hidden_mult`, that of the weights."""
     multiple = size(meta, "hidden_mult", None)
-    return shapes[f"{prefix}fc1.weight"][0] if multiple is None else multiple * meta["d_model"]
+    name = f"{prefix}fc1.weight"
+    return shape_of(shapes, name)[0] if multiple is None else multiple * meta["d_model"]
 
 
 def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
@@ -63,7 +64,7 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     entries = {_ENTRIES.get(name, name): meta[name] for name in meta if not is_description(name)}
     expect_known(MODEL, entries, "config")
     names = _names(meta)
-    vocab_size, d_model = shapes[names.embedding]
+    vocab_size, d_model = shape_of(shapes, names.embedding)
     expect(meta["d_model"] == d_model, "d_model", meta["d_model"], f"{d_model}, as the weights have it")
     is_mamba = names is MAMBA_BLOCKS
     positions = shapes.get(f"{names.backbone}.embeddings.position_embeddings.weight", (0,))[0]

@@ -18,6 +18,7 @@ from based_jax.evals.long.page import KEYS, finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, is_fasta, read_passages, read_sentences
 from based_jax.evals.options import CheckpointOptions, Records, digest, write_json
+from based_jax.evals.perplexity.scoring import expect_readable
 from based_jax.generate.states import state_bytes
 from based_jax.html_page import expect_result
 from based_jax.models import param_count
@@ -105,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
     good = not isinstance(tokenizer, NucleotideTokenizer) or [*families] == ["dna"]
     expect(good, "families", options.families, "dna, which is all that the model's tokenizer can encode")
+    expect_readable(model, "lengths", lengths[-1])
     numbers = [f"{options.seed}.{number}" for number in range(options.samples)]
     each = [*itertools.product(families, lengths, dict.fromkeys(options.depths), numbers)]
     for family, length, depth, number in each:  # a text that does not fit is an error before the work

@@ -23,7 +23,7 @@ from based_jax.evals.long.questions import Material, Passage, Question, make_que
 from based_jax.evals.options import Records, batches
 from based_jax.evals.perplexity.scoring import target_scores
 from based_jax.evals.recall.protocol import contains
-from based_jax.files import read_json_lines, read_text
+from based_jax.files import is_text, read_json_lines, read_text
 from based_jax.generate.pool import Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
 from based_jax.generate.sampling import Sampler, row_settings
@@ -260,7 +260,7 @@ def read_passages(path: Path) -> list[Passage]:
         answer = fields.get("answer")
         answers = answer if isinstance(answer, list) else [answer]
         texts: list[Any] = [fields.get("text"), fields.get("question"), *answers]
-        good = len(texts) > 2 and all(isinstance(text, str) and text for text in texts)
+        good = len(texts) > 2 and all(is_text(text) and text for text in texts)
         wanted = "an object with text, question and answer: a text or a list of texts"
         expect(good, "questions", f"{path}, row {number}", wanted)
         passages.append(Passage(texts[0], texts[1], tuple(texts[2:])))

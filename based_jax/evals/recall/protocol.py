@@ -34,7 +34,7 @@ from jaxtyping import Int32
 from based_jax.data.hub import HUB, load_rows
 from based_jax.data.tokenizers import Ids, Tokenizer, decode_after
 from based_jax.evals.options import Records, batches
-from based_jax.files import read_json_lines
+from based_jax.files import is_text, read_json_lines
 from based_jax.generate import generate
 from based_jax.generate.prompt import bucket
 from based_jax.models import LanguageModel
@@ -110,7 +110,7 @@ def _example(number: int, row: Any, columns: Sequence[str], data: str) -> Exampl
     wanted = f"columns {', '.join(columns)}; no {', '.join(missing)} here"
     expect(not missing, where, sorted(row), wanted)
     for column in columns:
-        expect(isinstance(row[column], str), f"{where}, {column}", row[column], "a text")
+        expect(is_text(row[column]), f"{where}, {column}", row[column], "a text")
     expect(bool(row["text"]), where, row["text"], "a text that is not empty")
     return Example(number, *(row[column] for column in columns))
 

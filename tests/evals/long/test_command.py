@@ -170,14 +170,20 @@ def test_bad_flags(saved, tmp_path, capsys, flags, message):
 
 
 def test_bad_files(saved, tmp_path, capsys):
-    """Rows without questions, and records of another run."""
+    """Rows without questions, records of another run, and lengths beyond the model's positions."""
     argv = ["--checkpoint", saved[0], "--out", tmp_path]
     asked = ["--families", "qa", "--questions", tmp_path / "questions.jsonl"]
     message = "questions.jsonl, row 1': expected an object with text, question and answer"
-    for row in ('{"text": "a", "question": "b"}', '{"text": "a", "question": "b", "answer": []}', "[]"):
+    rows = ('{"text": "a", "question": "b"}', '{"text": "a", "question": "b", "answer": []}', "[]")
+    for row in (*rows, r'{"text": "a\ud800", "question": "b", "answer": "c"}'):
         asked[-1].write_text(row)
         assert message in refused(command.PROG, command.main, argv + asked, capsys)
     (tmp_path / "tiny.jsonl").write_text('{"id": "None/single/300/0.5/0.0", "run": "another"}\n')
     asked = ["--lengths", "300", "--no-parts", "--families", "single"]
     message = "tiny.jsonl': expected a new file or one of this run: of the same model"
     assert message in refused(command.PROG, command.main, argv + asked, capsys)
+    model = bj.LanguageModel(CONFIG.replace(max_positions=300))
+    bj.save_pretrained(tmp_path / "short", model, normals(model.init, np.zeros((1, 8), np.int32)))
+    argv = ["--checkpoint", tmp_path / "short", "--out", tmp_path, "--lengths", "300,400", "--no-parts"]
+    message = "lengths = 400: expected at most 300, the model's longest text"
+    assert message in refused(command.PROG, command.main, argv, capsys)

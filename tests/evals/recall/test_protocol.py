@@ -37,6 +37,7 @@ def test_squads_key_is_its_question(tmp_path):
     [
         ('{"text": "a", "key": "b"}', "row 0 = .*: expected columns text, key, value; no value here"),
         ('{"text": "a", "key": "b", "value": 3}', r"rows.jsonl, row 0, value = 3: expected a text"),
+        (r'{"text": "a\ud800", "key": "b", "value": "c"}', r"row 0, text = 'a\\ud800': expected a text"),
         ('{"text": "", "key": "b", "value": "c"}', "row 0 = '': expected a text that is not empty"),
         ("{", r"rows.jsonl, line 1: expected (a )?JSON"),
         ("[]", r"rows.jsonl, row 0 = .*expected a JSON object"),
