@@ -22,6 +22,8 @@ def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
 
 def expect_array(argument: str, array: Any, shape: Sequence[int], dtypes: Sequence[str] = FLOATS) -> None:
     """Check the shape and dtype of an array whose sizes are determined by other arguments."""
+    if not _is_array(array):
+        raise TypeError(f"{argument} = {array!r}: expected an array of shape {tuple(shape)}")
     expect(tuple(array.shape) == tuple(shape), f"shape of {argument}", tuple(array.shape), f"{tuple(shape)}")
     expect(jnp.dtype(array.dtype).name in dtypes, f"dtype of {argument}", str(array.dtype), _either(dtypes))
 
@@ -56,6 +58,8 @@ def unsupported(arrays: dict[str, Any], rank: int, largest: dict[str, int]) -> s
     if reason := cannot_run():
         return reason
     for name, array in arrays.items():
+        if not _is_array(array):
+            return f"{name} is a {type(array).__name__}; the kernel takes arrays"
         if len(array.shape) != rank:
             return f"{name} has {len(array.shape)} axes; the kernel takes {rank}"
         if 0 in array.shape:
@@ -66,6 +70,10 @@ def unsupported(arrays: dict[str, Any], rank: int, largest: dict[str, int]) -> s
         if (size := arrays[name].shape[-1]) > limit:
             return f"the last axis of {name} is {size} long; the kernel takes up to {limit}"
     return None
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def _either(names: Sequence[str]) -> str:

@@ -275,12 +275,19 @@ def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
     return _floored(name, floor) if name in FLOORED else MAPS.find(name)
 
 
+def expect_feature_map(value: FeatureMap) -> None:
+    """Check an argument `feature_map`."""
+    is_map = isinstance(value, FeatureMap)
+    expect(is_map, "feature_map", value, "a FeatureMap, as of based_jax.ops.feature_map(name)")
+
+
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
     """Return FAVOR+'s map with positive features, for directions as from `orthogonal_features`.
 
     phi(q) . phi(k) falls like exp(-(|q|^2 + |k|^2) / (2 sqrt(K))): for K = 16 below eps, 1e-12, from norms of
     about 10 on, where the outputs of `linear_attention` tend to 0. Scale such queries and keys.
     """
+    expect_array("projection", projection, ("F", "K"), "floating")
     projection = projection.astype(accumulation_dtype(projection))  # scans sum its gradients
     return FeatureMap(Partial(_positive_features, projection), None, Partial(fixed_size, projection.shape[0]))
 
@@ -319,6 +326,8 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
 
 def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> FeatureMap:
     """Return the map of learned second-order polynomials ((P x)^2 + R x^2) / sqrt(2), maybe negative."""
+    expect_array("linear", linear, ("F", "K"), "floating")
+    expect_array("squares", squares, linear.shape, "floating")
     # Scans sum their gradients.
     linear, squares = (x.astype(accumulation_dtype(x)) for x in (linear, squares))
     return FeatureMap(Partial(_polynomials, linear, squares), None, Partial(fixed_size, linear.shape[0]))
@@ -349,7 +358,7 @@ def cosformer_features(
         negative.
     """
     expect_array("x", x, ("B", "N", "H", "K"), "floating")
-    rows = 1 if positions.shape[:1] == (1,) else x.shape[0]
+    rows = 1 if np.shape(positions)[:1] == (1,) else x.shape[0]
     expect_array("positions", positions, (rows, x.shape[1]), "integer")
     expect(max_length >= 1, "max_length", max_length, "at least 1")
     dtype = accumulation_dtype(x)

@@ -22,7 +22,7 @@ from based_jax.ops.core.decay import expect_log_decay
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import expect_chunk_size, expect_qkv, expect_state, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
-from based_jax.ops.feature_maps import IDENTITY, FeatureMap
+from based_jax.ops.feature_maps import IDENTITY, FeatureMap, expect_feature_map
 from based_jax.ops.linear_recurrence import decayed_chunk
 from based_jax.typing import Array, Bool, Float, Int
 
@@ -90,6 +90,7 @@ def linear_attention(
     """
     chosen = choose("linear_attention", q, k, v, implementation=implementation)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
+    expect_feature_map(feature_map)
     shape = (batch, heads, feature_map.size(width), value_size)
     expect_state(initial_state, kv=shape, k=shape[:3])
     if log_decay is not None:

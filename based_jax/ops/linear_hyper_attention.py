@@ -33,7 +33,13 @@ from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_c
 from based_jax.ops.core.op import body, expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
-from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
+from based_jax.ops.feature_maps import (
+    IDENTITY,
+    FeatureMap,
+    expect_feature_map,
+    symmetric_taylor_features,
+    symmetric_taylor_size,
+)
 from based_jax.ops.hyper_attention import check_hyper_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
@@ -144,6 +150,7 @@ def linear_hyper_attention(
     batch, length, heads, width = q.shape
     slots, value_size = len(ks), vs[0].shape[-1]
     out_dtype, dtype = vs[0].dtype, accumulation_dtype(vs[0])
+    expect_feature_map(feature_map)
     sizes = (batch, heads, slots, feature_map.size(width), value_size)
     state = init_linear_hyper_state(*sizes, normalize=normalize, dtype=dtype)
     expect_state(initial_state, sums=state.sums.shape)

@@ -20,7 +20,7 @@ from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import expect_capacity, latest, put
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
+from based_jax.ops.core.op import body, expect_state, expect_state_to_return, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -81,13 +81,13 @@ def long_conv(
     if skip is not None:
         expect_array("skip", skip, (channels,), "floating")
     state, taps = initial_state, kernel.shape[0]
-    slots = 0 if state is None else state.inputs.shape[1]
     expect_state_to_return(state, return_state)
+    expect_state(state, inputs=(batch, "W", channels))
+    slots = 0 if state is None else state.inputs.shape[1]
     if state is None and sharding.is_sharded():
         return _of_channels(x, kernel, skip, segment_ids, mask, chosen)
     if state is not None:
         expect_array("state length", state.stream.length, (batch,))
-        expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
         if taps - 1 > slots:
             what = f"max_length = {slots} tokens, the size of the state"
             expect_capacity(state.stream, length, mask, slots, what)

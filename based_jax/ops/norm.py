@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 import pallas_kernels
@@ -24,6 +25,7 @@ def rms_norm(
 
     The scale may have more of x's last axes: (H, D) gives each head its own scales.
     """
+    _expect_vectors(x)
     _expect_last_axes("scale", scale, x)
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
@@ -87,6 +89,7 @@ def layer_norm(
 
     Scale and bias may have more of x's last axes: with (H, D) it is the group norm of H heads.
     """
+    _expect_vectors(x)
     _expect_last_axes("scale", scale, x)
     if bias is not None:
         _expect_last_axes("bias", bias, x)
@@ -100,6 +103,7 @@ def layer_norm(
 @op()
 def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6) -> Float[Array, "... D"]:
     """Return x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
+    _expect_vectors(x)
     y = x.astype(accumulation_dtype(x))
     return (y * lax.rsqrt(jnp.sum(y * y, axis=-1, keepdims=True) + eps)).astype(x.dtype)
 
@@ -111,5 +115,9 @@ def _mean_square(y: Float[Array, "... D"], eps: float) -> Float[Array, "... 1"]:
     return jnp.mean(y * y, axis=-1, keepdims=True) + eps
 
 
+def _expect_vectors(x: Array) -> None:
+    expect_array("x", x, (*[None] * (np.ndim(x) - 1), "D"), "floating")
+
+
 def _expect_last_axes(argument: str, array: Array, x: Array) -> None:
-    expect_array(argument, array, x.shape[-max(array.ndim, 1) :], "floating")
+    expect_array(argument, array, x.shape[-max(np.ndim(array), 1) :], "floating")

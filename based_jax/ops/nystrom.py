@@ -31,12 +31,12 @@ from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
 from based_jax.ops.core.arrays import accumulation_dtype, set_rows
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import expect_qkv, op, stateful_op
+from based_jax.ops.core.op import expect_qkv, expect_state, op, stateful_op
 from based_jax.ops.core.stream import Stream, TokenPositions, continue_from, init_stream, outputs_and_state
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect_integer
+from based_jax.validate import expect_array, expect_integer
 
 
 @jax.tree_util.register_dataclass
@@ -149,9 +149,14 @@ def landmark_attention(
         q, k, v: queries, keys, values.
         tokens_per_landmark: c, tokens per landmark; chunks are counted from the start of each segment.
     """
-    batch, length, heads, width, _ = expect_qkv(q, k, v)
+    batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect_integer("tokens_per_landmark", tokens_per_landmark, 1)
     size, state = tokens_per_landmark, initial_state
+    expect_state(state, keys=(batch, "M", heads, width))
+    if state is not None:
+        slots = state.keys.shape[1]
+        expect_state(state, values=(batch, slots, heads, value_size))
+        expect_array("initial_state.index", state.index, (batch, slots), "integer")
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
 

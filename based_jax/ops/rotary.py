@@ -9,7 +9,7 @@ from jax import lax
 
 from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_integer
 
 
 @op()
@@ -40,12 +40,14 @@ def rotary(
     """
     expect_array("x", x, ("B", "N", "H", "D"), "floating")
     batch, length, _, width = x.shape
-    rows = 1 if positions.shape[:1] == (1,) else batch
+    rows = 1 if np.shape(positions)[:1] == (1,) else batch
     expect_array("positions", positions, (rows, length), "integer")
     dim = width if dim is None else dim
+    expect_integer("dim", dim, 1)
     pairs = (dim + 1) // 2
     expected = f"1 to the head width {width} (an odd dim takes dim + 1)"
-    expect(dim > 0 and 2 * pairs <= width, "dim", dim, expected)
+    expect(2 * pairs <= width, "dim", dim, expected)
+    expect(base > 0, "base", base, "above 0")
     turning = base ** (-np.arange(0, dim, 2) / dim) if frequencies is None else np.asarray(frequencies)
     expected = f"None or {pairs} numbers, one for each pair"
     expect(turning.shape == (pairs,), "frequencies", frequencies, expected)

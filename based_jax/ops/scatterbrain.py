@@ -27,7 +27,7 @@ from jax import lax
 
 from based_jax.ops.core.arrays import accumulation_dtype, append, finfo
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
-from based_jax.ops.core.op import body, expect_qkv, op, stateful_op
+from based_jax.ops.core.op import body, expect_qkv, expect_state, op, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, outputs_and_state
 from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
@@ -116,6 +116,9 @@ def scatterbrain_attention(
         left: past keys in the window, besides the query's own.
     """
     batch, length = _check(q, k, v, directions, left)
+    heads, width, value_size = *q.shape[2:], v.shape[-1]
+    expect_state(initial_state, **{"window.k": (batch, "W", heads, width)})
+    expect_state(initial_state, **{"sums.kv": (batch, heads, 2 * len(directions), value_size + 1)})
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
     how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
     how |= {"initial_state": window}

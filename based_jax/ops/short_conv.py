@@ -18,7 +18,7 @@ from jax import lax
 import pallas_kernels
 from based_jax.ops.core import sharding
 from based_jax.ops.core.implementations import choose, implementation_for
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.op import body, expect_state, op, stateful_op
 from based_jax.ops.core.products import PendingNorm, is_alone, launched, product
 from based_jax.ops.core.stream import Stream, advance, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -67,9 +67,8 @@ def short_conv(
     taps = kernel.shape[0]
     if bias is not None:
         expect_array("bias", bias, (channels,), "floating")
-    if taps > 1 and initial_state is not None:
-        shape = (batch, taps - 1, channels)
-        expect_array("initial_state.inputs", initial_state.inputs, shape, "floating")
+    if taps > 1:
+        expect_state(initial_state, inputs=(batch, taps - 1, channels))
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     x = call.unpadded(x)
     if initial_state is not None:
@@ -161,6 +160,7 @@ def short_conv_step(
     """
     expect_array("inner", inner, ("B", 2, "E"), "floating")
     expect_array("kernel", kernel, ("T", inner.shape[-1]), "floating")
+    expect_state(state, inputs=(len(inner), len(kernel) - 1, inner.shape[-1]))
     taps, refusal = kernel.astype(inner.dtype), _refusal(state)
     if choose("short_conv_step", inner, taps, implementation=implementation, unsupported=refusal) == "pallas":
         step = functools.partial(pallas_kernels.conv_step, inner, gated=gated)

@@ -25,11 +25,11 @@ from based_jax.ops.core.arrays import accumulation_dtype, append, set_rows
 from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
-from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
+from based_jax.ops.core.op import body, expect_state, expect_state_to_return, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from
 from based_jax.ops.softmax_attention import checked_sizes, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array, expect_integer
+from based_jax.validate import expect, expect_integer
 
 
 @jax.tree_util.register_dataclass
@@ -107,9 +107,10 @@ def sink_attention(
             return _in_windows(*call.unpadded((q, k, v)), call, left, min(sinks, length), factor)
         options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "scale": scale}
         return body(softmax_attention)(q, k, v, allowed=allowed, implementation=chosen, **options)
+    expect_state(initial_state, k=(batch, sinks, *k.shape[2:]), v=(batch, sinks, *v.shape[2:]))
+    expect_state(initial_state, **{"window.k": (batch, "W", *k.shape[2:])})
     window = initial_state.window
-    expect_array("initial_state.k", initial_state.k, (batch, sinks, *k.shape[2:]), "floating")
-    expect_array("initial_state.v", initial_state.v, (batch, sinks, *v.shape[2:]), "floating")
+    expect_state(initial_state, **{"window.v": (batch, window.slots, *v.shape[2:])})
     expect(window.slots == left + 1, "slots of initial_state", window.slots, f"left + 1 = {left + 1}")
     call = continue_from(window, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))

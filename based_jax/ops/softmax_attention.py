@@ -34,12 +34,12 @@ from based_jax.ops.core.kv_cache import (
     slot_index,
     write,
 )
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.op import body, expect_state, op, stateful_op
 from based_jax.ops.core.stream import Continuation, advance, continue_from, outputs_and_state
 from based_jax.ops.rotary import rotary
 from based_jax.ops.tiled_attention import attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array, expect_divisible
+from based_jax.validate import expect, expect_array, expect_divisible, expect_integer
 
 MIN_ALIGNED_LENGTH = 1024
 """Tokens of the shortest call with a cache that gets a second program, by tiles, for an empty cache. Shorter
@@ -54,13 +54,13 @@ Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array,
 
 def left_from_paper_window(width: int) -> int:
     """Return `left` of the paper's window of `width` keys, the query's own included."""
-    expect(width >= 1, "width", width, "at least 1 key")
+    expect_integer("width", width, 1)
     return width - 1
 
 
 def left_from_torch_window(window_size: int) -> int:
     """Return `left` of the authors' `window_size`, which their code halves."""
-    expect(window_size >= 0, "window_size", window_size, "at least 0")
+    expect_integer("window_size", window_size, 0)
     return window_size // 2
 
 
@@ -134,12 +134,14 @@ def softmax_attention(
         ValueError: a text longer than the cache, where lengths are known.
     """
     cache, (*_, width) = initial_state, checked_sizes(q, k, v)
+    expect_state(cache, k=("B", "W", "G", "K"), v=("B", "W", "G", "V"))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     padded = cudnn_attention.padded_width(width)
     if cache is not None and k.shape == v.shape and cache.k.shape[-1] == cache.v.shape[-1] == padded:
         q, k, v = (cudnn_attention.pad_channels(x, padded) for x in (q, k, v))
     sizes = (*k.shape, v.shape[-1])
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
+    expect(allowed is None or callable(allowed), "allowed", allowed, "None or a function")
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     chosen = choose("softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported)
@@ -289,6 +291,7 @@ def window_step(
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
         positions = positions.astype(jnp.int32)
+    expect_state(cache, k=(q.shape[0], "W", k.shape[1], "K"))
     reasons = {
         "the kernel takes no float64 cache": cache.k.dtype == jnp.float64,
         "the kernel takes no cache of wider heads": cache.k.shape[-1] != k.shape[-1],

@@ -88,6 +88,9 @@ def taylor_attention(
             others in Hopper's instructions (K = 16, bfloat16, jax >= 0.11); "xla", the chunked scan;
             "reference", quadratic; or None for the best.
     """
+    batch, _, heads, width, value_size = expect_qkv(q, k, v)
+    shape = (batch, heads, symmetric_taylor_size(width), value_size)
+    expect_state(initial_state, kv=shape, k=shape[:3])
     unsupported = None
     if log_decay is not None:
         unsupported = "the kernels have no decay (log_decay)"
@@ -106,8 +109,6 @@ def _fused(
 ) -> Any:
     """Run the kernels, given each token's segment start in this call and the number of real tokens."""
     batch, length, heads, width, value_size = expect_qkv(*qkv)
-    shape = (batch, heads, symmetric_taylor_size(width), value_size)
-    expect_state(state, kv=shape, k=shape[:3])
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded(qkv)
     options: dict[str, Any] = {
@@ -160,13 +161,12 @@ def taylor_step(
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "H", "dim"), "floating")
+    rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
+    expect_state(state, kv=(*rows, v.shape[-1]), k=rows)
     wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
     chosen = choose("taylor_step", q, k, v, state, implementation=implementation, unsupported=wide)
     if chosen in KERNELS:
         kv, k_sum = state.kv, state.k
-        rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
-        expect_array("initial_state.kv", kv, (*rows, v.shape[-1]), "floating")
-        expect_array("initial_state.k", k_sum, rows, "floating")
         y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)
         return y, LinearAttentionState(kv, k_sum, body(advance)(state.stream, q.shape[0], 1)[1])
     tokens = (x[:, None] for x in (q, k, v))

@@ -92,14 +92,16 @@ def window_step(
     expect(heads % kv_heads == 0, "number of query heads", heads, f"a multiple of {kv_heads} key heads")
     expect_array("k", k, (batch, kv_heads, width))
     expect_array("v", v, (batch, kv_heads, value_size))
-    expect(k_ring.ndim == 4 and k_ring.size > 0, "shape of k_ring", k_ring.shape, "four axes, none empty")
+    shape = tuple(getattr(k_ring, "shape", ()))
+    expect(len(shape) == 4 and 0 not in shape, "shape of k_ring", shape, "four axes, none empty")
     slots = k_ring.shape[1]
     expect_array("k_ring", k_ring, (batch, slots, kv_heads, width))
     expect_array("v_ring", v_ring, (batch, slots, kv_heads, value_size))
     if rotary is not None:
         fits = 0 < rotary.dim <= width - rotary.dim % 2
         expect(fits, "rotary.dim", rotary.dim, f"1 to the head width {width} (an odd dim rotates dim + 1)")
-    for name, array in (("length", length), ("start", start), ("position", position)):
+    expect_array("length", length, (batch,), INTEGERS)
+    for name, array in (("start", start), ("position", position)):
         if array is not None:
             expect_array(name, array, (batch,), INTEGERS)
     start = jnp.zeros((batch,), jnp.int32) if start is None else start

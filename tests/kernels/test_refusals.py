@@ -102,6 +102,7 @@ REFUSED = {
         ({"taps": of(1, 8)}, "conv_step: a convolution has 1 taps; the kernel takes 2 to 8"),
         ({"history": of(4, 3, 8)}, "shape of history"),
         ({"age": of(4, 2, 8)}, "shape of age"),
+        ({"inner": [[1.0]]}, "inner is a list; the kernel takes arrays"),
     ],
     "gated_conv": [
         ({"taps": of(5, 8)}, "gated_conv: a convolution has 5 taps; the kernel takes 1 to 4"),

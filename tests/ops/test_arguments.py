@@ -39,9 +39,11 @@ ARGUMENTS = {
 STATES = {
     "delta_rule": lambda rows: ops.init_linear_recurrence_state(rows, 2, 4, 5),
     "diagonal_ssm": lambda rows: ops.init_diagonal_ssm_state(rows, 2, 5, 3),
+    "landmark_attention": lambda rows: ops.init_landmark_state(rows, 4, 2, 2, 4, 5),
     "linear_attention": lambda rows: ops.init_linear_attention_state(rows, 2, 4, 5),
     "linear_hyper_attention": lambda rows: ops.init_linear_hyper_state(rows, 2, 2, 4, 5),
     "long_conv": lambda rows: ops.init_long_conv_state(rows, 5, 4),
+    "scatterbrain_attention": lambda rows: ops.init_scatterbrain_state(rows, 1, 2, 4, 5, 4),
     "selective_scan": lambda rows: ops.init_diagonal_scan_state(rows, (4, 2)),
     "short_conv": lambda rows: ops.init_short_conv_state(rows, 4, 3),
     "softmax_attention": lambda rows: ops.init_kv_cache(rows, 8, 2, 4, 5),
@@ -59,6 +61,7 @@ def wrong(name, arguments):
         yield {key: value[..., None, None]}, ValueError, f"{key} has shape"
         yield {key: value.astype(bool)}, TypeError, f"{key} has dtype bool"
         yield {key: value[..., :0]}, ValueError, f"{key} has shape"
+        yield {key: np.asarray(value, object)}, TypeError, f"{key} has dtype object"
         if not number:
             yield {key: None}, TypeError, f"{key} = None: expected an array"
         if number and value.shape[:2] == (2, 3):
@@ -66,6 +69,8 @@ def wrong(name, arguments):
     if "mask" in parameters:
         yield {"mask": ones((2, 3))}, TypeError, "mask has dtype float32"
         yield {"mask": ones((1, 3), bool)}, ValueError, "mask has shape"
+        late = {next(iter(arrays), "q"): None, "mask": np.array([[0, 1, 1]] * 2, bool)}
+        yield late, TypeError, " = None: expected an array"
     if "segment_ids" in parameters:
         yield {"segment_ids": ones((2, 3))}, TypeError, "segment_ids has dtype float32"
         yield {"segment_ids": ones((2, 4), int)}, ValueError, "segment_ids has shape"
@@ -76,6 +81,7 @@ def wrong(name, arguments):
         yield {"implementation": "torch"}, ValueError, "implementation = 'torch': expected None or one of"
     if name in STATES:
         yield {"initial_state": blank(STATES[name], 3)}, ValueError, "state.* has shape"
+        yield {"initial_state": 3.0}, ValueError, "initial_state = 'float': expected a"
         state = blank(STATES[name], 2)
         yield {"initial_state": state, "mask": ones((3, 3), bool)}, ValueError, "mask has shape"
         for field in dataclasses.fields(state):
@@ -216,6 +222,7 @@ SPECIAL = {
     "hyper_taylor_map": [({"order": 1}, "order = 1: expected at least 2")],
     "fixed_log_decay": [({"exponent": 1.0}, "exponent = 1.0: expected below 0")],
     "linear_attention": [
+        ({"feature_map": "taylor"}, "feature_map = 'taylor': expected a FeatureMap"),
         ({"log_decay": -0.1}, r"log_decay = -0.1: expected an array of shape \(2, 3, 2\)"),
         ({"log_decay": ones(2)}, r"log_decay has shape \(2,\): expected \(2, 3, 2\)"),
     ],
@@ -227,7 +234,10 @@ SPECIAL = {
         ({"bonus": ones((3, 4))}, "bonus has shape"),
         ({"initial_state": CACHE(8, 2, 4, 5)}, "initial_state = 'KVCache': expected a state with kv"),
     ],
-    "rms_norm": [({"scale": ones(1)}, r"scale has shape \(1,\): expected \(4,?\)")],
+    "rms_norm": [
+        ({"scale": ones(4), "x": Q.astype(int)}, "x has dtype int"),
+        ({"scale": ones(1)}, r"scale has shape \(1,\): expected \(4,?\)"),
+    ],
     "layer_norm": [
         ({"scale": ones(4, int)}, "scale has dtype int32"),
         ({"scale": ones(4), "bias": ones(3)}, "bias has shape"),
@@ -244,6 +254,8 @@ SPECIAL = {
         ({"return_state": True}, "return_state = True: expected False without a state"),
         ({"initial_state": SINKS(5, 1, 2, 4, 5)}, "slots of initial_state = 6"),
         ({"initial_state": SINKS(2, 3, 2, 4, 5)}, "initial_state.k"),
+        ({"initial_state": CACHE(3, 2, 4, 5)}, "initial_state.k has shape"),
+        ({"initial_state": SINKS(2, 1, 2, 4, 5, np.int8)}, "initial_state.k has dtype"),
         ({"initial_state": SINKS(2, 1, 2, 4, 5), "q": V}, "k has shape"),
         ({"implementation": "pallas"}, "implementation = 'pallas'"),
     ],
@@ -255,6 +267,7 @@ SPECIAL = {
         ({"positions": ones((1, 2), int)}, "positions has shape"),
         ({"positions": ones((2, 3))}, "positions has dtype"),
         ({"dim": 0}, "dim = 0"),
+        ({"base": 0}, "base = 0: expected above 0"),
         ({"dim": 5}, "dim = 5: expected 1 to the head width 4"),
         ({"x": V}, "dim = 5: expected 1 to the head width 5"),
     ],
@@ -294,6 +307,7 @@ SPECIAL = {
     ],
     "taylor_step": [
         *[({name: Q}, f"{name} has shape") for name in "qkv"],
+        ({"state": CACHE(8, 2, 4, 5)}, "initial_state = 'KVCache': expected a state with kv"),
         ({"state": blank(ops.init_taylor_state, 1, 2, 4, 5)}, r"initial_state\.kv has shape"),
         ({"implementation": "quadratic"}, "implementation = 'quadratic'"),
     ],

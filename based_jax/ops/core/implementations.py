@@ -7,12 +7,13 @@ and in every mixer and model that uses it (docs/adding_a_kernel.md).
 """
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, shown
 
 KERNELS = ("cudnn", "pallas", "triton", "mosaic")
 """Fused kernels, in the order in which None tries them."""
@@ -75,8 +76,11 @@ def register(
         ValueError: unknown op, or a name of the op's own implementations.
     """
     names = own(op)
+    expect(isinstance(name, str) and bool(name), "name", name, "a string that is not empty")
     expect(name not in names, "name", name, f"a name other than {op}'s own: {', '.join(names)}")
     expect(callable(function), "function", function, "a function")
+    expect(supports is None or callable(supports), "supports", supports, "None or a function")
+    expect(priority is None or isinstance(priority, int), "priority", priority, "None or an integer")
     _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports, priority)
 
 
@@ -111,10 +115,14 @@ def implementation_for(
             by kernel, for those that None may pick, the preferred first.
 
     Raises:
-        ValueError: unknown op, an implementation that it does not have, or one that cannot run this call.
+        TypeError: something else than arrays.
+        ValueError: unknown op, other arrays than its first ones, an implementation that it does not have, or
+            one that cannot run this call.
     """
-    chosen = _registered_for(op, implementation, arrays, {})
-    return chosen or choose(op, *arrays, implementation=implementation, unsupported=unsupported)
+    if (chosen := _registered_for(op, implementation, arrays, {})) is not None:
+        return chosen
+    _expect_arrays(op, arrays)
+    return choose(op, *arrays, implementation=implementation, unsupported=unsupported)
 
 
 def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported: Refusals = None) -> str:
@@ -142,6 +150,23 @@ def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported
     found = next(running, "xla")
     fastest = DECLARED[op].fastest
     return fastest(found, *arrays) if arrays and fastest is not None else found
+
+
+def _expect_arrays(op: str, arrays: Sequence[Any]) -> None:
+    """Check a caller's arrays, if any, as far as the choice reads them."""
+    expect_choice("op", op, tuple(DECLARED))
+    declared = DECLARED[op]
+    function = declared.fastest or declared.supports
+    if not arrays or function is None:
+        return
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    names = [each.name for each in parameters if each.default is each.empty]
+    fits = len(names) <= len(arrays) <= len(parameters)
+    expect(fits, "number of arrays", len(arrays), f"none, or {len(names)} for {op}: {', '.join(names)}")
+    for name, array in zip(names, arrays, strict=False):
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise TypeError(f"{name} = {shown(array)}: expected an array")
+        expect(len(array.shape) > 1, f"shape of {name}", tuple(array.shape), f"that of {name} in {op}")
 
 
 def _expect_name(op: str, name: str, available: Sequence[str]) -> None:

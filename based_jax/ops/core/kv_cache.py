@@ -12,7 +12,7 @@ import numpy as np
 
 from based_jax.ops.core.arrays import append, lift, map_arrays, set_rows
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import expect_at_most
+from based_jax.ops.core.op import expect_at_most, expect_state
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_integer
@@ -140,8 +140,8 @@ def expect_cache(
         return
     expect(causal, "causal", causal, "True with an initial_state")
     batch, length, heads, width, value_size = sizes
-    expect_array("initial_state.k", cache.k, (batch, "W", heads, width), "floating")
-    expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, value_size), "floating")
+    expect_state(cache, k=(batch, "W", heads, width))
+    expect_state(cache, v=(batch, cache.slots, heads, value_size))
     if left is None:
         what = f"max_length = {cache.slots} tokens, the size of the state"
         expect_capacity(cache.stream, length, mask, cache.slots, what)

@@ -175,7 +175,8 @@ _ARRAY: Any = object()
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray)
+    # The op itself names an argument that holds Python objects or strings.
+    return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU")
 
 
 def _expect_to_fit(array: Any) -> None:
@@ -275,10 +276,13 @@ def expect_chunk_size(chunk_size: int | None, default: int) -> int:
 
 
 def expect_state(state: Any, **shapes: tuple[int | str, ...]) -> None:
-    """Check the arrays of an `initial_state`, if there is one, by their names."""
+    """Check the arrays of an `initial_state`, if there is one, by their names, which may be dotted."""
     for name, shape in shapes.items() if state is not None else ():
-        expect(hasattr(state, name), "initial_state", type(state).__name__, f"a state with {name}")
-        expect_array(f"initial_state.{name}", getattr(state, name), shape, "floating")
+        array = state
+        for part in name.split("."):
+            expect(hasattr(array, part), "initial_state", type(state).__name__, f"a state with {name}")
+            array = getattr(array, part)
+        expect_array(f"initial_state.{name}", array, shape, "floating")
 
 
 def expect_state_to_return(state: Any, return_state: bool) -> None:

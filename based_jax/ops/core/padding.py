@@ -61,7 +61,7 @@ class Shift:
         return map_arrays(lambda x: self._moved(x, -self.before), rows)
 
     def _moved(self, x: Array, by: Array) -> Array:
-        if x.shape[:2] not in ((1, self.length), (by.shape[0], self.length)):
+        if np.shape(x)[:2] not in ((1, self.length), (by.shape[0], self.length)):
             return x  # the checks of the call refuse it
         index = (jnp.arange(self.length, dtype=jnp.int32) + by) % self.length
         x = jnp.broadcast_to(jnp.asarray(x), (by.shape[0], *x.shape[1:]))
@@ -73,7 +73,11 @@ def shifted(
 ) -> Any:
     """Call an op whose padding `may_precede` its tokens; arrays of the arguments `names` have tokens."""
     given = dict(signature.bind(*args, **kwargs).arguments)
-    shift = Shift(given["mask"], jax.tree.leaves(given[names[0]])[0])
+    first: Any = next(iter(jax.tree.leaves(given[names[0]])), None)
+    if np.ndim(first) < 2:
+        with aligned():
+            return op(**given)  # whose checks refuse it
+    shift = Shift(given["mask"], first)
     moved = {name: shift.left(given[name]) for name in names if given.get(name) is not None}
     with aligned():
         results = op(**(given | moved))

@@ -100,6 +100,16 @@ def test_unknown_op():
         ops.implementation_for("attention", implementation="xla")
 
 
+def test_arrays_that_are_not_those_of_the_op():
+    q = ones((2, 3, 2, 4))
+    with pytest.raises(ValueError, match=r"shape of q = \(2,\): expected that of q in delta_rule"):
+        ops.implementation_for("delta_rule", *[ones(2)] * 3)
+    with pytest.raises(ValueError, match="number of arrays = 2: expected none, or 3 for delta_rule: q, k, v"):
+        ops.implementation_for("delta_rule", q, q)
+    with pytest.raises(TypeError, match="k = None: expected an array"):
+        ops.implementation_for("softmax_attention", q, None, q)
+
+
 def test_outside_jit_the_arrays_device_decides(monkeypatch):
     """Arrays on a CPU beside a GPU: what is compiled for the call does not see them: it is declared."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
