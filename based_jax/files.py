@@ -9,8 +9,8 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import re
+import shutil
 import stat
 import tempfile
 import tomllib
