@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import export
 
 from based_jax import compat
 from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
@@ -186,14 +187,15 @@ class Mixer(Module):
         """Return the state before the first token; needs no parameters.
 
         Args:
-            batch_size: rows.
+            batch_size: rows; may be symbolic (`jax.export`).
             max_length: tokens that a row will ever have; only mixers whose state grows need it.
             dtype: of cached activations; default the computation's. Running sums are at least float32.
 
         Raises:
             ValueError: an argument of another type or below 1, or max_length missing where it is needed.
         """
-        expect_integer("batch_size", batch_size, 1)
+        if not export.is_symbolic_dim(cast(Any, batch_size)):
+            expect_integer("batch_size", batch_size, 1)
         if max_length is not None:
             expect_integer("max_length", max_length, 1)
         dtype = self.dtype if dtype is None else dtype

@@ -48,7 +48,7 @@ def expect_capacity(
     As far as lengths are known: `before` is the stream before the call, or None.
     """
     if mask is not None:
-        expect_array("mask", mask, ("B" if before is None else len(before.length), length), "bool")
+        expect_array("mask", mask, ("B" if before is None else before.length.shape[0], length), "bool")
     used = np.zeros(1, int) if before is None else before.length
     new = np.asarray(length) if mask is None else mask
     if mask is None:  # regardless of earlier tokens
