@@ -116,9 +116,8 @@ def scatterbrain_attention(
         left: past keys in the window, besides the query's own.
     """
     batch, length = _check(q, k, v, directions, left)
-    heads, width, value_size = *q.shape[2:], v.shape[-1]
-    expect_state(initial_state, **{"window.k": (batch, "W", heads, width)})
-    expect_state(initial_state, **{"sums.kv": (batch, heads, 2 * len(directions), value_size + 1)})
+    sums_shape = (batch, q.shape[2], 2 * len(directions), v.shape[-1] + 1)
+    expect_state(initial_state, **{"sums.kv": sums_shape})  # the window's is that of `softmax_attention`
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
     how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
     how |= {"initial_state": window}
