@@ -309,7 +309,7 @@ def commands_page() -> str:
         "command; `python -m train.lm` and its neighbours need a checkout.",
         "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
         "commands show their progress. Training, tokenizing, studies and `eval long` save their work at "
-        "Ctrl-C, and the same command continues, `train lm` and `train classify` with `--resume`.",
+        "Ctrl-C, and the same command continues, `train lm`, `linearize` and `classify` with `--resume`.",
         _table(["command", "module", "what it does"], rows),
         "## Benchmarks",
         "Benchmarks run in a checkout ([benchmarks](../benchmarks.md)).",

@@ -33,6 +33,7 @@ STEP = {"k": K[:, 0], "v": V[:, 0]}
 IDS = array(np.repeat([[0, 1]], [4, 3], axis=1).repeat(BATCH, axis=0))
 TOKENS = array(GENERATOR.integers(0, 3, (BATCH, LENGTH)))
 WIDE, RATES = drawn(BATCH, LENGTH, 32), drawn(32, CHANNELS)  # the kernel's scan takes 32 channels
+MAP = drawn(HEADS, WIDTH, 2)
 STARTS = array(np.broadcast_to(np.array([0, 3]), (BATCH, HEADS, 2)))
 POSITIONS, STREAM = ops.advance(None, BATCH, LENGTH)
 CHUNKS = {"chunk_size": 3}
@@ -70,6 +71,7 @@ CALLS = {
         Q,
     ),
     "linear_recurrence": (lambda q: ops.linear_recurrence(q, K, V, BELOW_0, **CHUNKS), Q),
+    "linearized_attention": (lambda q: ops.linearized_attention(q, K, V, MAP, MAP, left=2), Q),
     "long_conv": (lambda x: ops.long_conv(x, TAPS, segment_ids=IDS), X),
     "merge_attention": (lambda v: ops.merge_attention((v, v[..., 0]), (V, V[..., 0])), V),
     "nystrom_attention": (lambda q: ops.nystrom_attention(q, K, V, num_landmarks=3), Q),

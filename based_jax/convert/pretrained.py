@@ -324,15 +324,23 @@ def _naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:
-    """Load the tokenizer `spec`, else the model's own, else bytes if the vocabulary has their size."""
+def find_tokenizer(directory: Path, spec: str | None, vocab_size: int, rows: int | None = None) -> Tokenizer:
+    """Load the tokenizer `spec`, else the model's own, else bytes if the vocabulary has their size.
+
+    Args:
+        vocab_size: tokens of the model.
+        rows: of its embedding; a tokenizer with more tokens is refused. None: the embedding will grow.
+    """
     if spec is not None:
         tokenizer = load_tokenizer(spec)
         add_stop_tokens(tokenizer, directory)
-        return tokenizer
-    tokenizer = own_tokenizer(directory, vocab_size)
-    if tokenizer is None:
-        raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
+    else:
+        found = own_tokenizer(directory, vocab_size)
+        if found is None:
+            raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
+        tokenizer = found
+    expected = f"a tokenizer with at most the checkpoint's {vocab_size} tokens"
+    expect(rows is None or tokenizer.vocab_size <= rows, "tokenizer", tokenizer.name, expected)
     return tokenizer
 
 

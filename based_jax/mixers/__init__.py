@@ -23,6 +23,7 @@ from based_jax.mixers.linear_hyper_attention import LinearHyperAttention as Line
 from based_jax.mixers.linear_hyper_feature_attention import (
     LinearHyperFeatureAttention as LinearHyperFeatureAttention,
 )
+from based_jax.mixers.linearized_attention import LinearizedAttention as LinearizedAttention
 from based_jax.mixers.liquid_s4 import LiquidS4 as LiquidS4
 from based_jax.mixers.long_conv import LongConv as LongConv
 from based_jax.mixers.mamba import Mamba as Mamba

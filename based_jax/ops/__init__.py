@@ -51,8 +51,9 @@ from based_jax.ops.sink_attention import init_sink_cache as init_sink_cache
 from based_jax.ops.rotary import rotary as rotary
 from based_jax.ops.scatterbrain import scatterbrain_attention as scatterbrain_attention
 from based_jax.ops.scatterbrain import zoology_scatterbrain as zoology_scatterbrain
-from based_jax.ops.scatterbrain import ScatterBrainState as ScatterBrainState
-from based_jax.ops.scatterbrain import init_scatterbrain_state as init_scatterbrain_state
+from based_jax.ops.linearized_attention import linearized_attention as linearized_attention
+from based_jax.ops.linearized_attention import LinearizedAttentionState as LinearizedAttentionState
+from based_jax.ops.linearized_attention import init_linearized_state as init_linearized_state
 from based_jax.ops.nystrom import nystrom_attention as nystrom_attention
 from based_jax.ops.nystrom import landmark_attention as landmark_attention, LandmarkState as LandmarkState
 from based_jax.ops.nystrom import init_landmark_state as init_landmark_state

@@ -18,58 +18,19 @@ small eps: that form is not causal.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, append, finfo
-from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.op import body, expect_qkv, expect_state, op, stateful_op
-from based_jax.ops.core.stream import Stream, continue_from, outputs_and_state
 from based_jax.ops.feature_maps import orthogonal_features
-from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
-from based_jax.ops.softmax_attention import merge_attention, softmax_attention
+from based_jax.ops.linearized_attention import LinearizedAttentionState, attend_in_two_parts
+from based_jax.ops.softmax_attention import softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_integer
-
-SMALLEST_MASS = 1e-30
-"""A sum of features below this, relative to the query's largest feature, counts as zero."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class ScatterBrainState:
-    """The window, and the sums over older tokens."""
-
-    window: KVCache
-    sums: LinearAttentionState
-    """its values have one more channel, of ones"""
-
-    @property
-    def stream(self) -> Stream:
-        """Current position of each row."""
-        return self.window.stream
-
-
-def init_scatterbrain_state(
-    batch_size: int,
-    left: int,
-    heads: int,
-    width: int,
-    value_size: int,
-    features: int,
-    dtype: Any = jnp.float32,
-) -> ScatterBrainState:
-    """Return the state before the first token; `dtype` is that of the window."""
-    return ScatterBrainState(
-        window=init_kv_cache(batch_size, left + 1, heads, width, value_size, dtype),
-        sums=init_linear_attention_state(
-            batch_size, heads, features, value_size + 1, jnp.promote_types(dtype, jnp.float32)
-        ),
-    )
 
 
 @op()
@@ -99,12 +60,12 @@ def scatterbrain_attention(
     directions: Float[Array, "R K"],
     *,
     left: int,
-    initial_state: ScatterBrainState | None = None,
+    initial_state: LinearizedAttentionState | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
     implementation: str | None = None,
-) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], ScatterBrainState]:
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LinearizedAttentionState]:
     """Attend causally, in time linear in the length; return y, (B, N, H, V).
 
     Shared arguments, results and errors: `help(based_jax.ops)`; implementation: see `softmax_attention` and
@@ -115,48 +76,24 @@ def scatterbrain_attention(
         directions: R = F / 2 random directions, see `gaussian_features`.
         left: past keys in the window, besides the query's own.
     """
-    batch, length = _check(q, k, v, directions, left)
+    batch, _ = _check(q, k, v, directions, left)
     sums_shape = (batch, q.shape[2], 2 * len(directions), v.shape[-1] + 1)
     expect_state(initial_state, **{"sums.kv": sums_shape})  # the window's is that of `softmax_attention`
-    window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
+
+    def mapped(q: Array, k: Array) -> tuple[Array, Array, Array]:
+        # exp(w.x - |x|^2 / 2) is at most exp(|w|^2 / 2). With that factor moved to the query's side, a key's
+        # features are at most 1, whatever the other keys are.
+        of_q, of_k = (_exponents(x, directions.astype(x.dtype)) for x in (q, k))
+        reach = jnp.sum(jnp.square(directions.astype(q.dtype)), axis=-1) / 2
+        reach = jnp.concatenate([reach, reach])
+        of_q = of_q + reach
+        largest = lax.stop_gradient(of_q.max(axis=-1, keepdims=True))
+        log_weight = largest[..., 0] - math.log(of_q.shape[-1])
+        return jnp.exp(of_q - largest), jnp.exp(of_k - reach), log_weight
+
     how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
-    how |= {"initial_state": window}
-    results = softmax_attention(q, k, v, left=left, return_log_sum=True, return_state=return_state, **how)
-    near, written = outputs_and_state(results, return_state)
-
-    # For each token, the one that has just left its window, if it is in the same segment.
-    call = continue_from(initial_state, batch, length, segment_ids, mask)
-    q, k, v = call.unpadded((q, k, v))
-    if window is None:
-        before = tuple(jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v))
-    else:
-        before = recent(window, left + 1)[:2]
-    k, values = (x[:, :length] for x in append(before, (k, v)))
-    has_left = (call.tokens.positions > left)[..., None, None]
-
-    # exp(w.x - |x|^2 / 2) is at most exp(|w|^2 / 2). With that factor moved to the query's side, a key's
-    # features are at most 1, whatever the other keys are.
-    dtype = accumulation_dtype(v)
-    of_q, of_k = (_exponents(x.astype(dtype), directions.astype(dtype)) for x in (q, k))
-    reach = jnp.sum(jnp.square(directions.astype(dtype)), axis=-1) / 2
-    reach = jnp.concatenate([reach, reach])
-    of_q = of_q + reach
-    largest = lax.stop_gradient(of_q.max(axis=-1, keepdims=True))
-    values = jnp.concatenate([values.astype(dtype), jnp.ones((*values.shape[:-1], 1), dtype)], axis=-1)
-    of_q, of_k = jnp.exp(of_q - largest), jnp.where(has_left, jnp.exp(of_k - reach), 0)
-    how |= {"initial_state": sums}
-    results = linear_attention(of_q, of_k, values, normalize=False, return_state=return_state, **how)
-    far, sums = outputs_and_state(results, return_state)
-    mass = far[..., -1]
-    exists = mass > SMALLEST_MASS
-    mass = jnp.where(exists, mass, 1)
-    # Divided by a constant first, for the gradient of far / mass has a factor of 1 / mass^2, which overflows.
-    scale = lax.stop_gradient(mass)
-    far, mass = far / scale[..., None], mass / scale
-    log_sum = jnp.log(mass) + jnp.log(scale / of_q.shape[-1]) + largest[..., 0]
-    log_sum = jnp.where(exists, log_sum, finfo(dtype).min)
-    y = merge_attention(near, ((far[..., :-1] / mass[..., None]).astype(v.dtype), log_sum))
-    return (y, ScatterBrainState(written, sums)) if return_state else y
+    how |= {"left": left, "scale": None, "initial_state": initial_state, "return_state": return_state}
+    return attend_in_two_parts(q, k, v, mapped, **how)
 
 
 @op()

@@ -1,4 +1,4 @@
-"""Summaries of a language-model run: those printed at its start and its end, and its model card."""
+"""Summaries of a run on text: those printed at its start and its end, and its model card."""
 
 import math
 import re
@@ -18,13 +18,13 @@ from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.data.documents import count
 from based_jax.data.packed import Mixture, TokenStream
 from based_jax.models import LanguageModel, ModelConfig, param_count
-from based_jax.training.initial_weights import Taken
-from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
+from based_jax.training.lm_config import LMConfig
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import kind_of
 from based_jax.training.run.directory import versions
 from based_jax.training.run.progress import short
 from based_jax.training.step import Programs
+from based_jax.training.text_run import TextRunConfig
 
 _LABEL = 12  # width of the column of labels
 
@@ -34,14 +34,15 @@ _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
 
 def describe_run(
-    config: LMConfig,
+    config: TextRunConfig,
+    name: str,
     model: ModelConfig,
     training: TokenStream | Mixture,
     held_out: TokenStream | Mixture,
     mesh: Mapping[str, int] | None,
-    taken: Taken | None,
+    weights: str | None = None,
 ) -> dict[str, str]:
-    """Describe tokens, steps, model, device and directory; `taken` lists arrays loaded from a checkpoint."""
+    """Describe tokens, steps, the model of this name, the origin of its weights, device and directory."""
     per_step = config.batch_size * model.max_length
     consumed = config.steps * per_step
     if isinstance(training, Mixture):
@@ -52,16 +53,14 @@ def describe_run(
     held = f"{len(held_out):,} held out ({held_out.num_bytes:,} bytes)"
     device = jax.devices()[0]
     spread = " ".join(f"{axis}={size}" for axis, size in mesh.items()) if mesh else "no mesh"
-    name = config.preset or (config.init_from and f"as {config.init_from}") or DEFAULT_PRESET
-    mixer = f" with {config.mixer}" if config.mixer else ""
     rows = {
         "tokens": f"{len(training):,} to train on, {held}; vocabulary {model.vocab_size:,}",
         "steps": f"{config.steps:,} of {config.batch_size} x {model.max_length} tokens: "
         f"{short(consumed)} tokens, {epochs} epochs",
-        "model": f"{name}{mixer}: {param_count(model):,} parameters in {count(model.num_layers, 'layer')}",
+        "model": f"{name}: {param_count(model):,} parameters in {count(model.num_layers, 'layer')}",
     }
-    if taken is not None:
-        rows["weights"] = f"{config.init_from}: {taken.summary()}"
+    if weights is not None:
+        rows["weights"] = weights
     rows["device"] = f"{jax.device_count()} x {device.device_kind}, {model.dtype}, {spread}"
     rows["directory"] = str(config.workdir)
     return rows
@@ -86,7 +85,7 @@ def describe_trained(model: LanguageModel | LowRank, programs: Programs) -> dict
     return {**rows, "frozen": _sizes(frozen)} if frozen else rows
 
 
-def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, str]:
+def describe_end(config: TextRunConfig, metrics: Mapping[str, float]) -> dict[str, str]:
     """Describe the last evaluation, if any, where the model is saved, and the commands that use it."""
     directory = shlex.quote(str(config.workdir))
     rows = {}
@@ -101,27 +100,49 @@ def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, st
     return rows
 
 
-def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[str, float]) -> ModelCard:
+def lm_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[str, float]) -> ModelCard:
+    """Describe a run of `train lm` after `step`; see `run_card`."""
+    first = {"recipe": config.recipe, "preset": config.preset}
+    changes = config.lora and ", ".join([f"rank {config.lora}", *config.also_trained])
+    decays = config.lora is None or bool(config.also_trained)
+    return run_card(
+        config, model, step, metrics, first, {"low-rank changes": changes}, config.init_from, decays=decays
+    )
+
+
+def run_card(
+    config: TextRunConfig,
+    model: ModelConfig,
+    step: int,
+    metrics: Mapping[str, float],
+    first: Mapping[str, Any],
+    more: Mapping[str, Any],
+    started_from: str | None,
+    *,
+    decays: bool,
+) -> ModelCard:
     """Describe a run after `step`; absolute paths are cut to their last part, as a card may be published.
 
     Args:
         metrics: held-out metrics of the final state, named ``eval_...``; empty if there was no evaluation.
+        first, more: facts that only this command has; None is left out.
+        started_from: source of the weights; None if they were drawn at random.
+        decays: whether the weight decay has an effect.
     """
     rows = config.batch_size
     optimizer = config.optimizer
     facts = {
-        "recipe": config.recipe,
-        "preset": config.preset,
+        **first,
         "data": config.data,
         "tokenizer": config.tokenizer,
-        "started from": config.init_from,
+        "started from": started_from,
         "steps": step,
         "batch": f"{rows:,} x {model.max_length:,} tokens",
         "tokens": step * rows * model.max_length,
         "optimizer": f"{_OPTIMIZERS[optimizer.optimizer]}, {optimizer.schedule} schedule"
-        + f", weight decay {optimizer.weight_decay:g}" * (config.lora is None or bool(config.also_trained)),
+        + f", weight decay {optimizer.weight_decay:g}" * decays,
         "peak learning rate": optimizer.learning_rate,
-        "low-rank changes": config.lora and ", ".join([f"rank {config.lora}", *config.also_trained]),
+        **more,
         "dtype": model.dtype,
         "seed": str(config.seed),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
@@ -138,7 +159,7 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
             for name, value in metrics.items()
             if math.isfinite(value)
         ),
-        base_model=_hub_id(config.init_from),
+        base_model=_hub_id(started_from),
         datasets=tuple(dict.fromkeys(_HUB_DATA.findall(config.data))),
     )
 

@@ -1,13 +1,11 @@
 """Settings of a language-model run, and the model config that they describe."""
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import jax
 import tyro
 
-from based_jax.data.readers import ReadOptions
 from based_jax.files import read_object
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
@@ -15,20 +13,18 @@ from based_jax.models.block import find_repeats
 from based_jax.models.config import REMAT
 from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.named_options import parse_named
-from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
-from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
+from based_jax.training.text_run import TextRunConfig
+from based_jax.validate import expect, expect_choice, expect_ranges
 
 DEFAULT_PRESET = "based-tiny"
 """Preset of a run that names none."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LMConfig:
+class LMConfig(TextRunConfig):
     """Train a decoder-only language model on text."""
 
-    workdir: Path
-    """directory for config, metrics, checkpoints and the final model"""
     recipe: str | None = None
     """TOML file of flags, e.g. recipes/based-360m-10b.toml; flags on the command line override it"""
     preset: str | None = None
@@ -48,77 +44,26 @@ class LMConfig:
     (based_jax.mixers.options(NAME)) as in mamba:d_state=32:expand=1"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
-    data: str = "stdlib"
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR for
-    the output of train tokenize; or a mixture by weight:
-    tokens:pile=0.7,src/**=0.3"""
-    include: str | None = None
-    """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""
-    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
-    tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
-    default: --init-from's, else byte"""
-    steps: int = 1000
-    """optimizer steps; with --resume, more steps extend the run"""
-    batch_size: int = 16
-    """sequences per step, over all devices and micro-batches"""
-    length: int | None = None
-    """tokens per sequence; default: the preset's context"""
-    accumulate: int = 1
-    """micro-batches per step whose gradients are summed"""
-    seed: int = 1111
-    """random seed of the initialisation, the data order and the noise in training"""
-    optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
-        default_factory=OptimizerConfig
-    )
-    cross_documents: bool = False
-    """let tokens see earlier documents in their window, as the authors did"""
-    held_out: float = 0.02
-    """share of the documents to hold out for evaluation"""
-    held_out_bytes: int = 262144
-    """maximum bytes of held-out text to evaluate"""
-    held_out_names: str | None = None
-    """hold out these files or FASTA records instead, e.g. chr8,chr9"""
-    dtype: str = "auto"
-    """compute dtype: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
     remat: str = "none"
     """activations to recompute in the backward pass, which saves memory and takes time: none, dots (all but
     products with weights) or block"""
     scan_layers: bool = False
     """run repeated layers as one loop; on a CPU, --remat saves memory only with it"""
-    mesh: str | None = None
-    """device mesh, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or with
-    several processes all devices on the data axis"""
     peak_tflops: float | None = None
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
     dry_run: bool = False
     """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
     run, sharding and memory, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
-    log_every: int = 10
-    """steps between log lines"""
-    eval_every: int = 200
-    """steps between evaluations on held-out text; 0: never"""
-    checkpoint_every: int = 200
-    """steps between checkpoints; 0: only at the end"""
-    keep: int = 3
-    """checkpoints to keep"""
-    resume: bool = False
-    """continue the run in --workdir, with its settings"""
 
     def __post_init__(self) -> None:
-        expect_ranges(self, 1, "batch_size", "length", "lora")
-        divides = self.accumulate >= 1 and self.batch_size % self.accumulate == 0
-        expect(divides, "accumulate", self.accumulate, f"a divisor of batch_size = {self.batch_size}")
-        expect(0 < self.held_out < 1, "held_out", self.held_out, "above 0 and below 1")
-        expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
-        expect_range("seed", self.seed, 0, UINT32_MAX)
+        super().__post_init__()
+        expect_ranges(self, 1, "lora")
         has_weights = self.lora is None or self.init_from is not None
         expect(has_weights, "lora", self.lora, "--init-from to be given as well")
         for kind in self.also_trained:
             expected = "--lora to be given as well; without it everything is trained"
             expect(self.lora is not None, f"train_{kind}", True, expected)
-        expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
         peak = self.peak_tflops
         expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")

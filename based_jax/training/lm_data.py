@@ -20,6 +20,7 @@ from based_jax.data.shards.reader import (
 )
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.recipes import read_recipe
+from based_jax.training.text_run import TextRunConfig
 from based_jax.validate import expect
 
 _BATCHES = 2  # that a plan draws
@@ -34,7 +35,7 @@ class RunData(NamedTuple):
     files: Sequence[FileReport] = ()  # about the files that were read as text
 
 
-def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
+def open_data(config: TextRunConfig, tokenizer: data.Tokenizer) -> RunData:
     """Read the text that `config.data` names, or open its shards.
 
     Raises:
@@ -60,16 +61,16 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     return RunData(training, held_out, rows, [file for source in opened for file in source.files])
 
 
-def data_tokenizer(config: LMConfig) -> data.Tokenizer:
+def data_tokenizer(config: TextRunConfig) -> data.Tokenizer:
     """Return the tokenizer of a run without `--init-from`: that of its shards, else `--tokenizer`."""
     return load_data_tokenizer(_sources(config), config.tokenizer)
 
 
-def _sources(config: LMConfig) -> list[str]:
+def _sources(config: TextRunConfig) -> list[str]:
     return list(parse_mixture(config.data) or [config.data])
 
 
-def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
+def _open(spec: str, config: TextRunConfig, tokenizer: data.Tokenizer) -> RunData:
     if (directory := shard_directory(spec)) is not None:
         return _open_shards(directory, config, tokenizer)
     is_text = not Path(spec, shard_file("train", 0)).is_file()
@@ -81,7 +82,7 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     return RunData(training, held_out, corpus.describe(), corpus.files)
 
 
-def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
+def _open_shards(directory: Path, config: TextRunConfig, tokenizer: data.Tokenizer) -> RunData:
     training, held_out = (open_tokens(directory, side, tokenizer) for side in ("train", "held_out"))
     has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
     expected = "shards with a training side, and a held-out side or --eval-every 0"
@@ -89,7 +90,7 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
     return RunData(training, held_out, training.describe())
 
 
-def _expect_flags_apply(config: LMConfig) -> None:
+def _expect_flags_apply(config: TextRunConfig) -> None:
     if all(map(shard_directory, _sources(config))):
         expect_no_text_flags(config)
 

@@ -123,3 +123,7 @@ def test_errors_are_one_line(directory, tmp_path, monkeypatch, capsys, flags, me
 def test_a_vocabulary_without_its_tokenizer_is_an_error(directory):
     with pytest.raises(ValueError, match=r"^tokenizer = None: expected one to be given: .* has no"):
         cli.find_tokenizer(directory.parent, None, 50_257)
+    with pytest.raises(
+        ValueError, match=r"tokenizer = 'byte': expected a tokenizer with at most .* 250 tokens"
+    ):
+        cli.find_tokenizer(directory.parent, "byte", 250, 256)

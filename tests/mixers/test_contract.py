@@ -53,6 +53,7 @@ CASES = {
     },
     "linear_hyper_attention": {"num_heads": 3, "feature_dim": 2},
     "linear_hyper_feature_attention": {"feature_dim": 3, "feature_map": "pos_elu", "norm": "sum"},
+    "linearized_attention": {"num_heads": 2, "num_kv_heads": 1, "left": 2, "feature_dim": 3},
     "long_conv": {"l_max": 11},
     "liquid_s4": {"d_state": 4},
     "mamba": {"d_state": 3, "map_norm": "learned"},
@@ -310,7 +311,16 @@ ALLOCATED = [
 ]
 OTHERWISE_COUNTED = {
     *("base_conv", "bigbird", "delta_net", "gated_conv", "gated_delta_net", "gla", "h3", "hyena", "mamba"),
-    *("mamba2", "nystrom", "rwkv5", "rwkv7", "scatterbrain", "selective_lookups", "short_conv"),
+    *(
+        "linearized_attention",
+        "mamba2",
+        "nystrom",
+        "rwkv5",
+        "rwkv7",
+        "scatterbrain",
+        "selective_lookups",
+        "short_conv",
+    ),
 }
 """Papers count an input for each tap of a convolution, or none of them, and no sums of landmarks."""
 

@@ -125,3 +125,23 @@ def rotary(x, positions, dim: int, base: float, interleaved: bool) -> np.ndarray
     y = np.array(x, np.float64)
     y[..., one], y[..., two] = turned.real, turned.imag
     return y
+
+
+def window_and_older(q, k, v, left, ids, weight, scale=None) -> np.ndarray:
+    """Weights query by query: exp of the scores in the window, weight(q, k, head) before it, one normaliser.
+
+    Keys and values have fewer heads than queries, or as many. `ids` are segment ids.
+    """
+    scale, shared = q.shape[-1] ** -0.5 if scale is None else scale, q.shape[2] // k.shape[2]
+    y = np.zeros((*q.shape[:3], v.shape[-1]))
+    for row in range(len(q)):
+        starts = segment_starts(ids[row])
+        for head in range(q.shape[2]):
+            keys, values = k[row, :, head // shared], v[row, :, head // shared]
+            for i in range(q.shape[1]):
+                query, seen = q[row, i, head], range(starts[i], i + 1)
+                near = [math.exp(scale * query @ keys[j]) for j in seen if i - j <= left]
+                older = [weight(query, keys[j], head) for j in seen if i - j > left]
+                weights = np.array([*older, *near])
+                y[row, i, head] = weights @ values[list(seen)] / weights.sum()
+    return y

@@ -26,6 +26,9 @@ ARGUMENTS = {
     "linear_attention": QKV | {"log_decay": HEADS},
     "linear_hyper_attention": TUPLES,
     "linear_recurrence": QKV | {"log_decay": HEADS},
+    "linearized_attention": QKV
+    | {"map_q": ones((2, 4, 3)), "map_k": ones((2, 4, 3)), "mean_key": ones((2, 4))}
+    | {"log_factor": ones(2), "left": 1},
     "long_conv": {"x": X, "kernel": TAPS, "skip": ones(4)},
     "nystrom_attention": QKV | {"num_landmarks": 2},
     "scatterbrain_attention": QKV | {"directions": ones((2, 4)), "left": 1},
@@ -42,8 +45,9 @@ STATES = {
     "landmark_attention": lambda rows: ops.init_landmark_state(rows, 4, 2, 2, 4, 5),
     "linear_attention": lambda rows: ops.init_linear_attention_state(rows, 2, 4, 5),
     "linear_hyper_attention": lambda rows: ops.init_linear_hyper_state(rows, 2, 2, 4, 5),
+    "linearized_attention": lambda rows: ops.init_linearized_state(rows, 1, 2, 4, 5, 10),
     "long_conv": lambda rows: ops.init_long_conv_state(rows, 5, 4),
-    "scatterbrain_attention": lambda rows: ops.init_scatterbrain_state(rows, 1, 2, 4, 5, 4),
+    "scatterbrain_attention": lambda rows: ops.init_linearized_state(rows, 1, 2, 4, 5, 4),
     "selective_scan": lambda rows: ops.init_diagonal_scan_state(rows, (4, 2)),
     "short_conv": lambda rows: ops.init_short_conv_state(rows, 4, 3),
     "softmax_attention": lambda rows: ops.init_kv_cache(rows, 8, 2, 4, 5),
@@ -247,6 +251,11 @@ SPECIAL = {
         ({"num_landmarks": 2, "iterations": 0}, "iterations = 0"),
     ],
     "landmark_attention": [({"tokens_per_landmark": 0}, "tokens_per_landmark = 0:")],
+    "linearized_attention": [
+        ({"left": -1}, "left = -1: expected"),
+        ({"feature_map": "taylor"}, "feature_map = 'taylor': expected a FeatureMap"),
+        ({"map_k": ones((2, 4, 2))}, r"map_k has shape \(2, 4, 2\): expected \(2, 4, 3\)"),
+    ],
     "scatterbrain_attention": [({"left": -1}, "left = -1: expected")],
     "sink_attention": [
         ({"left": -1}, "left = -1: expected an integer, at least 0"),

@@ -21,30 +21,12 @@ def drawn(dtype=np.float64, scale=1.0):
 
 
 def by_hand(q, k, v, directions, left, ids):
-    """Weights query by query: exact ones in the window, estimated ones before it, one normaliser."""
-
     def phi(x):
         x = x / 3**0.25
         along = np.concatenate([directions @ x, -directions @ x])
         return np.exp(along - x @ x / 2) / np.sqrt(len(along))
 
-    y = np.zeros(v.shape)
-    for row in range(len(q)):
-        starts = oracles.segment_starts(ids[row])
-        for head in range(q.shape[2]):
-            for i in range(q.shape[1]):
-                keys = range(starts[i], i + 1)
-                query = q[row, i, head]
-                weights = np.array(
-                    [
-                        np.exp(query @ k[row, j, head] / np.sqrt(3))
-                        if i - j <= left
-                        else phi(query) @ phi(k[row, j, head])
-                        for j in keys
-                    ]
-                )
-                y[row, i, head] = weights @ v[row, list(keys), head] / weights.sum()
-    return y
+    return oracles.window_and_older(q, k, v, left, ids, lambda q, k, head: phi(q) @ phi(k))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from based_jax.models import MixerSpec, ModelConfig
-from based_jax.training.commands import classify, lm
+from based_jax.training.commands import classify, linearize, lm
 from based_jax.training.optimizer import OptimizerConfig
 
 
@@ -17,7 +17,7 @@ def traced_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("learning_rate_schedule", "make_optimizer", "build_programs"):
             once = functools.cache(getattr(lm, name))
-            for command in (lm, classify):
+            for command in (lm, classify, linearize):
                 patch.setattr(command, name, once)
         yield
 

@@ -8,14 +8,14 @@ import pytest
 from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.convert.pretrained import read_card, read_config
 from based_jax.models import MixerSpec, ModelConfig
-from based_jax.training.banner import run_card
+from based_jax.training.banner import lm_card
 from based_jax.training.lm_config import LMConfig
 
 MODEL = ModelConfig(257, 16, "C", {"C": MixerSpec("gated_conv")}, 8, max_length=32)
 
 
 def card_of(metrics=None, **settings) -> ModelCard:
-    return run_card(LMConfig(Path("runs/first"), **settings), MODEL, 10, metrics or {})
+    return lm_card(LMConfig(Path("runs/first"), **settings), MODEL, 10, metrics or {})
 
 
 @pytest.mark.parametrize(

@@ -204,10 +204,8 @@ def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenize
         return preset.replace(vocab_size=tokenizer.vocab_size, dtype=dtype), None, tokenizer
     directory = find_directory(config.checkpoint)
     model, params = load_pretrained(directory, dtype=dtype)
-    tokenizer = find_tokenizer(directory, config.tokenizer, model.config.vocab_size)
-    fits = tokenizer.vocab_size <= model.config.padded_vocab_size
-    expected = f"a tokenizer with at most the checkpoint's {model.config.vocab_size} tokens"
-    expect(fits, "tokenizer", tokenizer.name, expected)
+    sizes = model.config.vocab_size, model.config.padded_vocab_size
+    tokenizer = find_tokenizer(directory, config.tokenizer, *sizes)
     return model.config, params["params"], tokenizer
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -26,12 +26,12 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
 from based_jax.profile import model_flops
-from based_jax.training.banner import describe_end, describe_run, describe_trained, run_card, show
+from based_jax.training.banner import describe_end, describe_run, describe_trained, lm_card, show
 from based_jax.training.devices import hosts
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.devices.meshes import dry_run, parse_mesh, use_virtual_devices
 from based_jax.training.initial_weights import start_from
-from based_jax.training.lm_config import LMConfig, model_config
+from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data, plan_data, planned_vocab_size
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import LowRank
@@ -40,9 +40,12 @@ from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
+from based_jax.training.text_run import TextRunConfig
 from based_jax.validate import expect
 
 PROG = "based-jax train lm"
+
+Config = TypeVar("Config", bound=TextRunConfig)
 
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
@@ -77,11 +80,11 @@ class Parts:
     summary: dict[str, str]  # human-readable description of data and run
     files: Sequence[FileReport]  # about the files that were read as text
 
-    def fingerprint(self) -> dict[str, int]:
-        """Return checksums that identify the training and held-out text."""
-        training, held_out = self.training, self.held_out
-        of_training = {"crc32": training.checksum, "tokens": len(training), "bytes": training.num_bytes}
-        return {**of_training, "held_out_crc32": held_out.checksum, "held_out_bytes": held_out.num_bytes}
+
+def fingerprint(training: TokenStream | Mixture, held_out: TokenStream | Mixture) -> dict[str, int]:
+    """Return checksums that identify the training and held-out text."""
+    of_training = {"crc32": training.checksum, "tokens": len(training), "bytes": training.num_bytes}
+    return {**of_training, "held_out_crc32": held_out.checksum, "held_out_bytes": held_out.num_bytes}
 
 
 def assemble(config: LMConfig) -> Parts:
@@ -96,10 +99,11 @@ def assemble(config: LMConfig) -> Parts:
         programs, taken = start_from(programs, directory, mesh)
         expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
         expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
-    share = _share(config, programs, architecture.max_length)
+    share = own_rows(config, programs, architecture.max_length)
     batches = data.train_iterator(training, seed=config.seed, **share)
     sizes = None if mesh is None else dict(mesh.shape)
-    summary |= describe_run(config, architecture, training, held_out, sizes, taken)
+    weights = taken and f"{config.init_from}: {taken.summary()}"
+    summary |= describe_run(config, _name(config), architecture, training, held_out, sizes, weights)
     summary |= describe_trained(_trained(config, model), programs)
     return Parts(model, programs, tokenizer, training, held_out, batches, summary, files)
 
@@ -115,7 +119,12 @@ def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path |
     return tokenizer, model_config(config, tokenizer.vocab_size, pretrained), directory
 
 
-def with_schedule(config: LMConfig) -> LMConfig:
+def _name(config: LMConfig) -> str:
+    name = config.preset or (config.init_from and f"as {config.init_from}") or DEFAULT_PRESET
+    return f"{name} with {config.mixer}" if config.mixer else name
+
+
+def with_schedule(config: Config) -> Config:
     """Fix the schedule's length to the steps of the first launch; a resumed run may not become shorter."""
     steps, path = config.steps, config.workdir / "config.json"
     if config.resume and has_checkpoints(config.workdir) and path.exists():
@@ -142,7 +151,12 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))
     model, programs = parts.model, parts.programs
-    prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
+    prepare_run(
+        config,
+        model=model.config.to_dict(),
+        data=fingerprint(parts.training, parts.held_out),
+        may_change=_MAY_CHANGE,
+    )
     if parts.files and hosts.is_main():
         write_report(config.workdir / REPORT, parts.files)
     per_byte = tokens_per_byte(parts.training)
@@ -164,7 +178,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
-        share = _share(config, programs, model.config.max_length)
+        share = own_rows(config, programs, model.config.max_length)
 
         def measure(stream: TokenStream) -> tuple[float, float]:
             return mean_loss(programs, state, data.held_out_batches(stream, **share))
@@ -184,7 +198,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     if hosts.is_main():
         export = config.workdir / "model"
         with naming_the_last_checkpoint(config.workdir, export):
-            card = run_card(config, model.config, outcome.step, final)
+            card = lm_card(config, model.config, outcome.step, final)
             save_pretrained(export, model, {"params": params}, card=card)
             parts.tokenizer.save(export)
             save_chat_files(parts.tokenizer, export)
@@ -227,13 +241,7 @@ def peak_tflops(device_kind: str) -> float | None:
 
 def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> Programs:
     """Build the run's compiled programs; the mesh must divide the batch and the sequences."""
-    if mesh is not None:
-        rows, columns = (math.prod(mesh.shape.get(axis, 1) for axis in axes) for axes in BATCH_AXES)
-        expected = f"a multiple of accumulate x data x fsdp = {config.accumulate * rows}"
-        divides = config.batch_size // config.accumulate % rows == 0
-        expect(divides, "batch_size", config.batch_size, expected)
-        length = model.config.max_length
-        expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
+    expect_divisible(config, model.config.max_length, mesh)
     optimizer = make_optimizer(config.optimizer, config.steps)
     trained: Any = _trained(config, model)
     if config.lora is not None:
@@ -241,6 +249,17 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
     schedule = learning_rate_schedule(config.optimizer, config.steps)
     options: Any = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
     return build_programs(trained, optimizer, schedule, **options)
+
+
+def expect_divisible(config: TextRunConfig, length: int, mesh: Mesh | None) -> None:
+    """Check that the mesh divides the batch's rows and their tokens."""
+    if mesh is None:
+        return
+    rows, columns = (math.prod(mesh.shape.get(axis, 1) for axis in axes) for axes in BATCH_AXES)
+    expected = f"a multiple of accumulate x data x fsdp = {config.accumulate * rows}"
+    divides = config.batch_size // config.accumulate % rows == 0
+    expect(divides, "batch_size", config.batch_size, expected)
+    expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
 
 
 def _trained(config: LMConfig, model: LanguageModel) -> LanguageModel | LowRank:
@@ -270,7 +289,7 @@ def plan(config: LMConfig) -> int:
     return 0 if found.can_run else 2
 
 
-def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
+def own_rows(config: TextRunConfig, programs: Programs, length: int) -> dict[str, Any]:
     """Return the iterator settings that select this process's rows of each batch."""
     part, parts = hosts.share_of_rows(programs.rows)
     shard = {"shard_index": part, "shard_count": parts, "batch_size": config.batch_size // parts}

@@ -1,0 +1,224 @@
+"""Linearize attention: ``based-jax train linearize --from DIR --to taylor --window 64 --workdir runs/a``.
+
+Replaces a pretrained Transformer's attention by `linearized_attention`, whose state does not grow with the
+text, and trains its new maps to give the outputs of the original (`based_jax.training.linearization`). The
+run directory is laid out as by `train lm`. ``based-jax train lm --init-from runs/a --lora 8`` then fine-tunes
+the model on text.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import jax
+import tyro
+from rich.console import Console
+
+from based_jax import data
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained, save_pretrained
+from based_jax.data.documents import REPORT, write_report
+from based_jax.data.packed import TokenStream
+from based_jax.data.tokenizers import save_chat_files
+from based_jax.mixers.linearized_attention import positive_maps
+from based_jax.models import LanguageModel, ModelConfig
+from based_jax.phases import phase
+from based_jax.training.banner import describe_end, describe_run, run_card, show
+from based_jax.training.commands.lm import (
+    expect_divisible,
+    fingerprint,
+    held_out_metrics,
+    own_rows,
+    with_schedule,
+)
+from based_jax.training.devices.host_memory import keep_freed_memory
+from based_jax.training.devices.meshes import parse_mesh
+from based_jax.training.initial_weights import start_from
+from based_jax.training.linearization import is_map, linearized, losses_in_full, train_maps, transfer_losses
+from based_jax.training.lm_config import find_dtype
+from based_jax.training.lm_data import RunData, open_data
+from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
+from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
+from based_jax.training.run.directory import parse_run, prepare_run, sole_run
+from based_jax.training.run.progress import short
+from based_jax.training.step import Programs, TrainState, build_programs, next_token_losses
+from based_jax.training.text_run import TextRunConfig
+from based_jax.validate import expect, expect_choice, expect_ranges
+
+PROG = "based-jax train linearize"
+
+LENGTH = 1024
+"""Tokens of a sequence by default, as in LoLCATs; fewer if the model's context is shorter."""
+
+_ON_CARD = {"eval_loss": "eval_error_of_attention"}
+
+_MAY_CHANGE = {"workdir", "resume", "steps", "keep", "log_every", "eval_every", "checkpoint_every", "mesh"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearizeConfig(TextRunConfig):
+    """Replace a pretrained model's attention by a window and features of older tokens."""
+
+    init_from: Annotated[str, tyro.conf.arg(aliases=["--from"])]
+    """the pretrained model: a directory, a finished run, or a hub id"""
+    to: str = "taylor"
+    """feature map of older tokens: taylor, softmax_dim (Hedgehog's), ... (based_jax.feature_maps.names())"""
+    window: int = 64
+    """tokens that a query attends to exactly, its own included"""
+    feature_dim: int | None = None
+    """channels that queries and keys are mapped to; default: 16 for taylor, else those of a head"""
+    layers: str | None = None
+    """layers to linearize, counted from 0, e.g. 0,3; default: all with full attention"""
+    length: int | None = None
+    """tokens per sequence; default: the model's context, at most 1024"""
+    optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=lambda: OptimizerConfig(learning_rate=3e-2, weight_decay=0.0)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect_ranges(self, 1, "window", "feature_dim")
+        expect_choice("to", self.to, positive_maps())
+        are_numbers = all(layer.strip().isdigit() for layer in (self.layers or "0").split(","))
+        expect(are_numbers, "layers", self.layers, "numbers of layers such as 0,3")
+
+
+def linearized_config(config: LinearizeConfig, pretrained: ModelConfig) -> ModelConfig:
+    """Return the linearized model's config, as the run computes it."""
+    length = config.length or min(pretrained.max_length, LENGTH)
+    most = pretrained.max_positions or length
+    expect(length <= most, "length", length, f"at most {most}, the model's positions")
+    expect(config.window < length, "window", config.window, f"below length = {length}, or no token is older")
+    plain = {"remat": "none", "scan_layers": False}  # no gradient passes from layer to layer
+    original = pretrained.replace(max_length=length, dtype=find_dtype(config.dtype), **plain)
+    layers = config.layers and [int(layer) for layer in config.layers.split(",")]
+    options = {"left": config.window - 1, "feature_map": config.to, "feature_dim": config.feature_dim}
+    return linearized(original, layers or None, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Everything that a run needs before it compiles: data, models and programs."""
+
+    model: LanguageModel
+    programs: Programs  # that train the maps
+    of_text: Programs  # whose loss is that of text
+    in_full: Programs  # whose loss is that of text by the original model
+    tokenizer: data.Tokenizer
+    data: RunData
+    rows: dict[str, Any]  # settings of the iterators over the data
+    summary: dict[str, str]  # human-readable description of data and run
+
+    def held_out(self, programs: Programs, state: TrainState) -> dict[str, float]:
+        """Return the mean loss of these programs on held-out text, and what follows from it."""
+
+        def measure(stream: TokenStream) -> tuple[float, float]:
+            return mean_loss(programs, state, data.held_out_batches(stream, **self.rows))
+
+        return held_out_metrics(self.data.held_out, measure)
+
+
+def assemble(config: LinearizeConfig) -> Parts:
+    """Load the data and build the models without compiling or writing."""
+    mesh = parse_mesh(config.mesh)
+    directory = find_directory(config.init_from)
+    model = LanguageModel(linearized_config(config, load_pretrained(directory)[0].config))
+    vocabulary = model.config.vocab_size, model.config.padded_vocab_size
+    tokenizer = find_tokenizer(directory, config.tokenizer, *vocabulary)
+    expect_divisible(config, model.config.max_length, mesh)
+    with phase("reading the data"):
+        found = open_data(config, tokenizer)
+    optimizer = train_maps(make_optimizer(config.optimizer, config.steps))
+    schedule = learning_rate_schedule(config.optimizer, config.steps)
+
+    options: dict[str, Any] = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
+    training, of_text, in_full = (
+        build_programs(model, optimizer, schedule, losses_of=losses, **options)
+        for losses in (transfer_losses, next_token_losses, losses_in_full)
+    )
+    programs, taken = start_from(training, directory, mesh)
+    sizes = None if mesh is None else dict(mesh.shape)
+    weights, name = f"{len(taken.names)} arrays of {config.init_from}", f"as {config.init_from}, linearized"
+    described = describe_run(config, name, model.config, found.training, found.held_out, sizes, weights)
+    rows = own_rows(config, programs, model.config.max_length)
+    summary = found.summary | described | _trained(programs)
+    return Parts(model, programs, of_text, in_full, tokenizer, found, rows, summary)
+
+
+def train(config: LinearizeConfig) -> Outcome:
+    """Run `config` to its end, or until a signal; the outcome's metrics also have those in full."""
+    loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
+    with sole_run(config.workdir):
+        return _train(with_schedule(config), loop)
+
+
+def _train(config: LinearizeConfig, loop: LoopConfig) -> Outcome:
+    parts = assemble(config)
+    show(parts.summary, Console(stderr=True))
+    facts = fingerprint(parts.data.training, parts.data.held_out)
+    prepare_run(config, model=parts.model.config.to_dict(), data=facts, may_change=_MAY_CHANGE)
+    if parts.data.files:
+        write_report(config.workdir / REPORT, parts.data.files)
+
+    def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
+        names = "loss", "grad_norm", "learning_rate", "tokens_per_second"
+        return {name: values[name] for name in names}
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        error = parts.held_out(parts.programs, state)["eval_loss"]
+        return {"eval_loss": error, **_of_text(parts.held_out(parts.of_text, state))}
+
+    key = jax.random.key(config.seed)
+    batches = data.train_iterator(parts.data.training, seed=config.seed, **parts.rows)
+    outcome = fit(parts.programs, key, batches, config.workdir, loop, describe=describe, evaluate=evaluate)
+    final = outcome.held_out
+    if outcome.stopped_by is None and config.eval_every:
+        final = final or evaluate(outcome.state)  # the run had already finished
+        with phase("evaluating with attention in full"):
+            found = _of_text(parts.held_out(parts.in_full, outcome.state))
+        final |= {f"{name}_in_full": value for name, value in found.items()}
+    outcome = dataclasses.replace(outcome, held_out=final)
+    with naming_the_last_checkpoint(config.workdir, config.workdir / "model"):
+        _save(config, parts, outcome)
+    return outcome
+
+
+def _save(config: LinearizeConfig, parts: Parts, outcome: Outcome) -> None:
+    measured = {_ON_CARD.get(name, name): value for name, value in outcome.held_out.items()}
+    facts = {"linearized to": f"{config.to}, window {config.window}"}
+    of_run = {"first": facts, "more": {}, "started_from": config.init_from, "decays": False}
+    card = run_card(config, parts.model.config, outcome.step, measured, **of_run)
+    export = config.workdir / "model"
+    save_pretrained(export, parts.model, {"params": outcome.state.params["params"]}, card=card)
+    parts.tokenizer.save(export)
+    save_chat_files(parts.tokenizer, export)
+
+
+def _of_text(metrics: dict[str, float]) -> dict[str, float]:
+    names = "eval_perplexity", "eval_bits_per_byte"
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+def _trained(programs: Programs) -> dict[str, str]:
+    """Describe what is trained, with numbers of parameters."""
+    leaves = jax.tree_util.tree_leaves_with_path(programs.abstract_state.params)
+    maps = [leaf.size for path, leaf in leaves if is_map(path)]
+    whole = short(sum(leaf.size for _, leaf in leaves))
+    return {"trains": f"{short(sum(maps))} of {whole} parameters: the maps of older tokens"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 128 + n after signal n."""
+    start_logging()
+    keep_freed_memory()
+    config = parse_run(LinearizeConfig, argv, PROG)
+    outcome = train(config)
+    if outcome.stopped_by is not None:
+        return 128 + outcome.stopped_by
+    rows = {}
+    if found := outcome.held_out:
+        share = f"{found['eval_loss']:.2%} of the squared outputs of attention"
+        before, after = found["eval_perplexity_in_full"], found["eval_perplexity"]
+        rows["held out"] = f"error {share}; perplexity {after:.4f}, and {before:.4f} with attention in full"
+    show(rows | describe_end(config, {}), Console())
+    return 0

@@ -1,0 +1,86 @@
+"""Linearized attention against loops, its limits, and its gradients."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+from tests.arrays import array
+from tests.ops import oracles
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
+
+IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
+MAPS = "map_q", "map_k", "mean_key", "log_factor"
+
+
+def drawn(dtype=np.float64, scale=1.0):
+    """Return q, k, v with 4 heads of queries and 2 of keys, and the maps."""
+    generator = np.random.default_rng(0)
+    shapes = [(2, 13, 4, 3), (2, 13, 2, 3), (2, 13, 2, 5), (4, 3, 2), (2, 3, 2), (2, 3), (4,)]
+    arrays = [array(generator.normal(size=shape), dtype) for shape in shapes]
+    return [scale * x for x in arrays[:3]], dict(zip(MAPS, arrays[3:], strict=True))
+
+
+def by_hand(qkv, maps, left, ids, phi):
+    map_q, map_k, mean_key, log_factor = (np.asarray(maps[name]) for name in MAPS)
+
+    def weight(query, key, head):
+        mean = mean_key[head // 2]
+        features = phi(query @ map_q[head]) @ phi((key - mean) @ map_k[head // 2])
+        return np.exp(0.3 * query @ mean + log_factor[head]) * features
+
+    return oracles.window_and_older(*map(np.asarray, qkv), left, ids, weight, 0.3)
+
+
+run = jax.jit(ops.linearized_attention, static_argnames=("left", "scale", "implementation", "feature_map"))
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_it_is_its_equation(left, x64):
+    qkv, maps = drawn()
+    packed = by_hand(qkv, maps, left, IDS, oracles.taylor_features)
+    for implementation in ops.implementations("linear_attention"):
+        how = {"segment_ids": array(IDS), "implementation": implementation}
+        assert_close(run(*qkv, **maps, left=left, scale=0.3, **how), packed, FLOAT64)
+    relu = ops.feature_map("relu")
+    whole = run(*jax.tree.map(np.float32, qkv), **maps, left=left, scale=0.3, feature_map=relu)
+    wanted = by_hand(qkv, maps, left, np.zeros((2, 13), int), lambda x: np.maximum(x, 1e-12))
+    assert_close(whole, wanted, FLOAT32)
+
+
+def test_a_window_of_the_whole_text_is_softmax_attention():
+    qkv, maps = drawn(np.float32)
+    assert_close(run(*qkv, **maps, left=12), ops.softmax_attention(*qkv), FLOAT32)
+
+
+def test_features_of_exact_scores_give_softmax_attention():
+    """One channel a head, and scores near 0: Taylor's map is exp up to s^3 / 6."""
+    (q, k, v), _ = drawn(np.float32, 0.1)
+    q, k, one = q[..., :1], k[..., :1], jnp.ones((4, 1, 1))
+    far = run(q, k, v, one, one[:2], left=1)
+    assert_close(far, ops.softmax_attention(q, k, v), 1e-5)
+
+
+@pytest.mark.slow
+def test_long_queries_and_keys_stay_finite():
+    def total(qkv, maps):
+        return jnp.sum(ops.linearized_attention(*qkv, **maps, left=1))
+
+    differentiate = jax.jit(jax.value_and_grad(total, (0, 1)))
+    for scale in (1e-3, 30.0, 1e3):
+        chex.assert_tree_all_finite(differentiate(*drawn(jnp.bfloat16, scale)))
+
+
+def test_nan_at_padding_keeps_out_of_the_gradients_of_the_maps():
+    qkv, maps = drawn(np.float32)
+    broken, mask = [x.at[:, 9:].set(np.nan) for x in qkv], array(np.arange(13) < [[9], [9]])
+
+    @jax.jit
+    @jax.grad
+    def differentiate(maps, qkv):
+        y = ops.linearized_attention(*qkv, **maps, left=1, mask=mask)
+        return jnp.where(mask[..., None, None], y, 0).sum()
+
+    assert_close(differentiate(maps, broken), differentiate(maps, qkv), 0)
