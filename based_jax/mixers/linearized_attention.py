@@ -1,4 +1,4 @@
-"""Softmax attention that was linearized: exact in a window, features of older tokens (LoLCATs, section 3.2).
+"""Softmax attention that was linearized: exact in a window, features of older tokens (LoLCATs, 2410.10254).
 
     y_i = (sum_{i-left <= j <= i} exp(s_ij) v_j + sum_{j < i-left} w_ij v_j) / normaliser
     s_ij = scale q_i.k_j,   w_ij = exp(scale q_i.m + b) phi(A q_i).phi(B (k_j - m)),   rotary positions

@@ -4,8 +4,8 @@
     s_ij = scale q_i.k_j,   w_ij = exp(scale q_i.m + b) phi(A q_i).phi(B (k_j - m))
 
 w estimates exp(s) for the tokens that a window no longer holds, so that softmax attention that was trained in
-full keeps most of its outputs and loses its growing cache (LoLCATs, Zhang et al. 2024, section 3.2, with
-learned maps A and B after Hedgehog, Zhang et al. 2024). The maps see keys without their mean m, whose part of
+full keeps most of its outputs and loses its growing cache (LoLCATs, Zhang et al. 2024, 2410.10254,
+with learned maps A and B after Hedgehog, 2402.04347). The maps see keys without their mean m, whose part of
 a score is exact: Taylor's phi is good near 0. LoLCATs divides the window's weights, but not w, by the largest
 one, which depends on keys that phi does not see; here both are merged by the logarithms of their sums.
 Tokens are added to the sums of features when they leave the window, so none counts twice.

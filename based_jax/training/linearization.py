@@ -3,7 +3,7 @@
     loss = mean over layers of  sum_i |y_i - t_i|^2 / sum_i |t_i|^2
 
 t is a layer's output with attention in full and y that of its replacement, both of the original's activations
-(attention transfer; LoLCATs, Zhang et al. 2024, section 3.1). So layers do not see each other's errors and no
+(attention transfer; LoLCATs, Zhang et al. 2024, 2410.10254). So layers do not see each other's errors and no
 gradient passes between them. Another run may fine-tune the result on text.
 """
 

@@ -22,7 +22,7 @@ PAGES = [
     ROOT / "papers/based/dna.md",
 ]
 SLOW = (
-    *("docs/adding_a_feature_map.md", "docs/adding_a_mixer.md", "docs/concepts/contract.md"),
+    *("docs/adding_a_mixer.md", "docs/concepts/contract.md"),
     *("docs/concepts/packing.md", "docs/export.md", "docs/tutorials/torch_weights.md"),
     *("docs/generation.md", "docs/kernels.md", "docs/pipelines.md", "docs/scaling.md"),
     "papers/zoology/README.md",
