@@ -102,12 +102,10 @@ def describe_end(config: TextRunConfig, metrics: Mapping[str, float]) -> dict[st
 
 def lm_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[str, float]) -> ModelCard:
     """Describe a run of `train lm` after `step`; see `run_card`."""
-    first = {"recipe": config.recipe, "preset": config.preset}
     changes = config.lora and ", ".join([f"rank {config.lora}", *config.also_trained])
+    facts = {"recipe": config.recipe, "preset": config.preset, "low-rank changes": changes}
     decays = config.lora is None or bool(config.also_trained)
-    return run_card(
-        config, model, step, metrics, first, {"low-rank changes": changes}, config.init_from, decays=decays
-    )
+    return run_card(config, model, step, metrics, facts, config.init_from, decays=decays)
 
 
 def run_card(
@@ -115,8 +113,7 @@ def run_card(
     model: ModelConfig,
     step: int,
     metrics: Mapping[str, float],
-    first: Mapping[str, Any],
-    more: Mapping[str, Any],
+    own_facts: Mapping[str, Any],
     started_from: str | None,
     *,
     decays: bool,
@@ -125,14 +122,14 @@ def run_card(
 
     Args:
         metrics: held-out metrics of the final state, named ``eval_...``; empty if there was no evaluation.
-        first, more: facts that only this command has; None is left out.
+        own_facts: facts that only this command has; None is left out.
         started_from: source of the weights; None if they were drawn at random.
         decays: whether the weight decay has an effect.
     """
     rows = config.batch_size
     optimizer = config.optimizer
     facts = {
-        **first,
+        **own_facts,
         "data": config.data,
         "tokenizer": config.tokenizer,
         "started from": started_from,
@@ -142,7 +139,6 @@ def run_card(
         "optimizer": f"{_OPTIMIZERS[optimizer.optimizer]}, {optimizer.schedule} schedule"
         + f", weight decay {optimizer.weight_decay:g}" * decays,
         "peak learning rate": optimizer.learning_rate,
-        **more,
         "dtype": model.dtype,
         "seed": str(config.seed),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

@@ -186,8 +186,8 @@ def _train(config: LinearizeConfig, loop: LoopConfig) -> Outcome:
 def _save(config: LinearizeConfig, parts: Parts, outcome: Outcome) -> None:
     measured = {_ON_CARD.get(name, name): value for name, value in outcome.held_out.items()}
     facts = {"linearized to": f"{config.to}, window {config.window}"}
-    of_run = {"first": facts, "more": {}, "started_from": config.init_from, "decays": False}
-    card = run_card(config, parts.model.config, outcome.step, measured, **of_run)
+    run = config, parts.model.config, outcome.step, measured, facts, config.init_from
+    card = run_card(*run, decays=False)
     export = config.workdir / "model"
     save_pretrained(export, parts.model, {"params": outcome.state.params["params"]}, card=card)
     parts.tokenizer.save(export)
