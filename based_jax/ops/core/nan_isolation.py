@@ -21,7 +21,8 @@ from based_jax.typing import Array, Bool, Float
 def is_number(x: Float[Array, "*axes"]) -> Bool[Array, "*axes"]:
     """Return whether each value is finite and at most 2^42 (float64: 2^341), so that its cube is finite."""
     wide = finfo(jnp.promote_types(x.dtype, jnp.float32))
-    return jnp.abs(x) <= 2.0 ** (wide.maxexp // 3)
+    # In float16 2^42 would be infinite.
+    return jnp.abs(x) <= min(2.0 ** (wide.maxexp // 3), float(finfo(x.dtype).max))
 
 
 def numbers(x: Float[Array, "B N D"], mask: Bool[Array, "B N"] | None) -> Float[Array, "B N D"]:
