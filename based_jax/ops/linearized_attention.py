@@ -12,7 +12,7 @@ Tokens are added to the sums of features when they leave the window, so none cou
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -66,6 +66,16 @@ def init_linearized_state(
     )
 
 
+def expect_linearized_state(state: Any, k: Array, v: Array, features: int) -> None:
+    """Check a state to continue from with these keys and values, if there is one.
+
+    `softmax_attention` checks the number of keys in the window.
+    """
+    window, sums = (k.shape[0], "W", *k.shape[2:]), (k.shape[0], k.shape[2], features, v.shape[-1] + 1)
+    expect_state(state, **{"window.k": window, "window.v": (*window[:3], v.shape[-1])})
+    expect_state(state, **{"sums.kv": sums, "sums.k": sums[:3]})
+
+
 @stateful_op(rows=("q", "k", "v", "segment_ids", "mask"))
 def linearized_attention(
     q: Float[Array, "B N H K"],
@@ -99,7 +109,7 @@ def linearized_attention(
         feature_map: phi, of M channels; its products must be positive.
         scale: factor of the scores; None is K^(-1/2).
     """
-    batch, _, groups, width, value_size = checked_sizes(q, k, v)
+    _, _, groups, width, _ = checked_sizes(q, k, v)
     heads = q.shape[2]
     expect_array("map_q", map_q, (heads, width, "M"), "floating")
     expect_array("map_k", map_k, (groups, width, map_q.shape[-1]), "floating")
@@ -110,8 +120,7 @@ def linearized_attention(
     expect_integer("left", left, 0)
     expect_feature_map(feature_map)
     factor = width**-0.5 if scale is None else scale
-    sums_shape = (batch, groups, feature_map.size(map_q.shape[-1]), value_size + 1)
-    expect_state(initial_state, **{"sums.kv": sums_shape})  # the window's is that of `softmax_attention`
+    expect_linearized_state(initial_state, k, v, feature_map.size(map_q.shape[-1]))
 
     def mapped(q: Array, k: Array) -> tuple[Array, Array, Array]:
         log_weight = jnp.zeros(q.shape[:3], q.dtype)
@@ -191,4 +200,7 @@ def attend_in_two_parts(
     log_sum = jnp.log(mass) + jnp.log(constant) + log_weight
     log_sum = jnp.where(exists, log_sum, finfo(dtype).min)
     y = merge_attention(near, ((far[..., :-1] / mass[..., None]).astype(v.dtype), log_sum))
-    return (y, LinearizedAttentionState(written, sums)) if return_state else y
+    if not return_state:
+        return y
+    # The op's own sums of keys count zeros in place of the tokens that are still in the window.
+    return y, LinearizedAttentionState(written, replace(sums, k=sums.kv[..., -1]))

@@ -25,9 +25,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.arrays import accumulation_dtype
-from based_jax.ops.core.op import body, expect_qkv, expect_state, op, stateful_op
+from based_jax.ops.core.op import body, expect_qkv, op, stateful_op
 from based_jax.ops.feature_maps import orthogonal_features
-from based_jax.ops.linearized_attention import LinearizedAttentionState, attend_in_two_parts
+from based_jax.ops.linearized_attention import (
+    LinearizedAttentionState,
+    attend_in_two_parts,
+    expect_linearized_state,
+)
 from based_jax.ops.softmax_attention import softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_integer
@@ -76,9 +80,8 @@ def scatterbrain_attention(
         directions: R = F / 2 random directions, see `gaussian_features`.
         left: past keys in the window, besides the query's own.
     """
-    batch, _ = _check(q, k, v, directions, left)
-    sums_shape = (batch, q.shape[2], 2 * len(directions), v.shape[-1] + 1)
-    expect_state(initial_state, **{"sums.kv": sums_shape})  # the window's is that of `softmax_attention`
+    _check(q, k, v, directions, left)
+    expect_linearized_state(initial_state, k, v, 2 * len(directions))
 
     def mapped(q: Array, k: Array) -> tuple[Array, Array, Array]:
         # exp(w.x - |x|^2 / 2) is at most exp(|w|^2 / 2). With that factor moved to the query's side, a key's
@@ -116,7 +119,7 @@ def zoology_scatterbrain(
     Returns:
         y: (B, N, H, V) in the dtype of v.
     """
-    _, length = _check(q, k, v, directions, left)
+    length = _check(q, k, v, directions, left)
     dtype = accumulation_dtype(v)
     near = softmax_attention(q, k, v, left=left).astype(dtype)
     q, k, values, directions = (x.astype(dtype) for x in (q, k, v, directions))
@@ -132,11 +135,11 @@ def zoology_scatterbrain(
     return (near + jnp.einsum("bhij,bjhv->bihv", weights, values)).astype(v.dtype)
 
 
-def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> tuple[int, int]:
-    batch, length, _, width, _ = expect_qkv(q, k, v)
+def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> int:
+    _, length, _, width, _ = expect_qkv(q, k, v)
     expect_array("directions", directions, ("R", width), "floating")
     expect_integer("left", left, 0)
-    return batch, length
+    return length
 
 
 def _exponents(x: Float[Array, "B N H K"], directions: Float[Array, "R K"]) -> Float[Array, "B N H F"]:

@@ -103,6 +103,7 @@ def test_a_wrong_argument_is_named(unchecked, name):
 
 
 CACHE = functools.partial(blank, ops.init_kv_cache, 2)
+LINEARIZED = functools.partial(blank, ops.init_linearized_state, 2, 1, 2)
 SINKS = functools.partial(blank, ops.init_sink_cache, 2)
 CONV = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 5)
 SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
@@ -255,6 +256,8 @@ SPECIAL = {
         ({"left": -1}, "left = -1: expected"),
         ({"feature_map": "taylor"}, "feature_map = 'taylor': expected a FeatureMap"),
         ({"map_k": ones((2, 4, 2))}, r"map_k has shape \(2, 4, 2\): expected \(2, 4, 3\)"),
+        ({"initial_state": LINEARIZED(3, 5, 10)}, r"state\.window\.k has shape"),
+        ({"initial_state": LINEARIZED(4, 5, 6)}, r"state\.sums\.kv has shape"),
     ],
     "scatterbrain_attention": [({"left": -1}, "left = -1: expected")],
     "sink_attention": [

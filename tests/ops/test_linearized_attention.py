@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, blank
 from tests.ops import oracles
-from tests.tolerances import FLOAT32, FLOAT64, assert_close
+from tests.tolerances import FLOAT32, FLOAT32_STATE, FLOAT64, assert_close
 
 IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
 MAPS = "map_q", "map_k", "mean_key", "log_factor"
@@ -61,6 +61,17 @@ def test_features_of_exact_scores_give_softmax_attention():
     q, k, one = q[..., :1], k[..., :1], jnp.ones((4, 1, 1))
     far = run(q, k, v, one, one[:2], left=1)
     assert_close(far, ops.softmax_attention(q, k, v), 1e-5)
+
+
+def test_the_sums_are_of_tokens_that_left_the_window():
+    (q, k, v), maps = drawn(np.float32)
+    state = blank(ops.init_linearized_state, 2, 3, 2, 3, 5, 6)
+    _, state = ops.linearized_attention(q, k, v, **maps, left=3, initial_state=state, return_state=True)
+    mapped = np.einsum("bngk,gkm->bgnm", (k - maps["mean_key"])[:, : 13 - 4], maps["map_k"])
+    features = oracles.symmetric_taylor_features(mapped)
+    assert_close(state.sums.k, features.sum(2), FLOAT32_STATE)
+    values = np.einsum("bgnf,bngv->bgfv", features, v[:, : 13 - 4])
+    assert_close(state.sums.kv[..., :-1], values, FLOAT32_STATE)
 
 
 @pytest.mark.slow
