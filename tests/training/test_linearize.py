@@ -178,6 +178,7 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, settings, tmp_path
         (["--to", "identity"], "to = 'identity': expected one of"),
         (["--window", "0"], "window = 0: expected"),
         (["--window", "32"], "window = 32: expected below length = 32"),
+        (["--length", "100000"], "expected at least 100001 tokens"),
         (["--layers", "1"], "layers = 1: expected layers with full attention: 0, 2"),
         (["--layers", "a"], "layers = 'a': expected numbers of layers"),
         (["--from", "nowhere"], "nowhere"),

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import grain
 import jax
 import tyro
 from rich.console import Console
@@ -107,6 +108,7 @@ class Parts:
     tokenizer: data.Tokenizer
     data: RunData
     rows: dict[str, Any]  # settings of the iterators over the data
+    batches: grain.DatasetIterator[Any]
     summary: dict[str, str]  # human-readable description of data and run
 
     def held_out(self, programs: Programs, state: TrainState) -> dict[str, float]:
@@ -141,8 +143,9 @@ def assemble(config: LinearizeConfig) -> Parts:
     weights, name = f"{len(taken.names)} arrays of {config.init_from}", f"as {config.init_from}, linearized"
     described = describe_run(config, name, model.config, found.training, found.held_out, sizes, weights)
     rows = own_rows(config, programs, model.config.max_length)
+    batches = data.train_iterator(found.training, seed=config.seed, **rows)
     summary = found.summary | described | _trained(programs)
-    return Parts(model, programs, of_text, in_full, tokenizer, found, rows, summary)
+    return Parts(model, programs, of_text, in_full, tokenizer, found, rows, batches, summary)
 
 
 def train(config: LinearizeConfig) -> Outcome:
@@ -169,8 +172,8 @@ def _train(config: LinearizeConfig, loop: LoopConfig) -> Outcome:
         return {"eval_loss": error, **_of_text(parts.held_out(parts.of_text, state))}
 
     key = jax.random.key(config.seed)
-    batches = data.train_iterator(parts.data.training, seed=config.seed, **parts.rows)
-    outcome = fit(parts.programs, key, batches, config.workdir, loop, describe=describe, evaluate=evaluate)
+    how: dict[str, Any] = {"describe": describe, "evaluate": evaluate}
+    outcome = fit(parts.programs, key, parts.batches, config.workdir, loop, **how)
     final = outcome.held_out
     if outcome.stopped_by is None and config.eval_every:
         final = final or evaluate(outcome.state)  # the run had already finished
