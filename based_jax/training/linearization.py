@@ -59,8 +59,18 @@ def linearized(config: ModelConfig, layers: Collection[int] | None, **options: A
     return config
 
 
+Layers = Collection[str] | None
+"""Names of the layers whose maps are trained, such as "layers_0"; None for all linearized layers."""
+
+
+def new_layers(config: ModelConfig, original: ModelConfig) -> frozenset[str]:
+    """Return the names of the layers whose mixers differ; others may have been linearized before."""
+    layers = range(config.num_layers)
+    return frozenset(f"layers_{index}" for index in layers if config.layer(index) != original.layer(index))
+
+
 def transfer_losses(
-    model: nn.Module, params: Params, batch: Batch, **options: Any
+    model: nn.Module, params: Params, batch: Batch, layers: Layers = None, **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
     """Compute the loss above, as a `based_jax.training.step.Losses`; `options` are of training's noise.
 
@@ -74,28 +84,31 @@ def transfer_losses(
         layer.sow(ERRORS, "share", _share_of_squares(y - target, target, real))
 
     how: dict[str, Any] = {"segment_ids": batch.get("segment_ids"), "mask": real, "mutable": [ERRORS]}
-    with _in_full(compare):
-        _, collected = model.apply(with_maps_alone(params), batch["inputs"], method="hidden", **how)
+    with _in_full(layers, compare):
+        _, collected = model.apply(with_maps_alone(params, layers), batch["inputs"], method="hidden", **how)
     shares = jnp.stack(jax.tree.leaves(collected[ERRORS]))
     count = jnp.sum(counted(batch)).astype(shares.dtype)
     return (shares.mean() * count, count), {}
 
 
 def losses_in_full(
-    model: LanguageModel, params: Params, batch: Batch, **options: Any
+    model: LanguageModel, params: Params, batch: Batch, layers: Layers = None, **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
     """Compute the original model's losses of text, with the parameters of the linearized one."""
-    with _in_full():
+    with _in_full(layers):
         return next_token_losses(model, params, batch, **options)
 
 
 @contextlib.contextmanager
-def _in_full(compare: Callable[[LinearizedAttention, Array, Array], None] | None = None) -> Iterator[None]:
+def _in_full(
+    layers: Layers, compare: Callable[[LinearizedAttention, Array, Array], None] | None = None
+) -> Iterator[None]:
     """Let linearized layers attend in full; `compare` gets each one, its own outputs and those in full."""
 
     def attend(following: Any, args: Any, kwargs: Any, call: Any) -> Any:
         layer = call.module
-        if not isinstance(layer, LinearizedAttention) or call.method_name != "mix":
+        is_linearized = isinstance(layer, LinearizedAttention) and _is_trained(layer.path, layers)
+        if not is_linearized or call.method_name != "mix":
             return following(*args, **kwargs)
         x, _, context = args
         target = layer.in_full(x, context)
@@ -114,22 +127,29 @@ def _share_of_squares(error: Array, target: Array, real: Array | None) -> Array:
     return squares[0].sum() / jnp.maximum(squares[1].sum(), jnp.finfo(jnp.float32).tiny)
 
 
-def is_map(path: Any) -> bool:
-    """Return whether the parameter at a path of a tree is one of the maps."""
-    return names_of(path)[-1] in MAPS
+def _is_trained(names: Collection[str], layers: Layers) -> bool:
+    return layers is None or not set(names).isdisjoint(layers)
 
 
-def with_maps_alone(params: Params) -> Params:
+def is_map(path: Any, layers: Layers = None) -> bool:
+    """Return whether the parameter at a path of a tree is one of the maps of these layers."""
+    names = names_of(path)
+    return names[-1] in MAPS and _is_trained(names, layers)
+
+
+def with_maps_alone(params: Params, layers: Layers = None) -> Params:
     """Return the parameters, of which only the maps have gradients."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf if is_map(path) else lax.stop_gradient(leaf), params
+        lambda path, leaf: leaf if is_map(path, layers) else lax.stop_gradient(leaf), params
     )
 
 
-def train_maps(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+def train_maps(
+    optimizer: optax.GradientTransformation, layers: Layers = None
+) -> optax.GradientTransformation:
     """Restrict `optimizer` to the maps; frozen weights have no gradients and no moments."""
 
     def mask(params: Params) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, _: is_map(path), params)
+        return jax.tree_util.tree_map_with_path(lambda path, _: is_map(path, layers), params)
 
     return optax.masked(optimizer, mask)

@@ -15,7 +15,13 @@ from based_jax.data import load_tokenizer
 from based_jax.mixers.linearized_attention import MAPS
 from based_jax.models import MixerSpec
 from based_jax.training.commands import linearize
-from based_jax.training.linearization import linearized, losses_in_full, train_maps, transfer_losses
+from based_jax.training.linearization import (
+    linearized,
+    losses_in_full,
+    new_layers,
+    train_maps,
+    transfer_losses,
+)
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
 from based_jax.training.run.metrics import read_metrics
 from based_jax.training.step import next_token_losses
@@ -69,9 +75,9 @@ def finished(settings, tmp_path_factory):
     return workdir, linearize.train(linearize.LinearizeConfig(workdir=workdir, **settings))
 
 
-def with_maps(config, params, **options):
+def with_maps(config, params, layers=None, **options):
     """Return the linearized model, and its parameters: fresh maps and the given weights."""
-    model = bj.LanguageModel(linearized(config, None, **options))
+    model = bj.LanguageModel(linearized(config, layers, **options))
     fresh = nn.meta.unbox(model.init(jax.random.key(1), jnp.zeros((1, 1), int)))
     return model, unflatten_dict(flatten_dict(fresh) | flatten_dict(params))
 
@@ -143,6 +149,25 @@ def test_only_the_maps_have_gradients_and_moments(original):
     state = train_maps(make_optimizer(OptimizerConfig(), 10)).init(params)
     sizes = [sum(leaf.size for path, leaf in grads.items() if path[-1] in MAPS)] * 2  # two moments
     assert sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim) == sum(sizes)
+
+
+def test_layers_that_were_linearized_before_stay(original):
+    before, params = with_maps(original[0].config, original[1], [0], left=1)
+    changed, params = with_maps(before.config, params, left=2)
+    layers = new_layers(changed.config, before.config)
+    assert layers == {"layers_2"}
+    batch = {"inputs": TOKENS[:, :-1], "targets": TOKENS[:, 1:]}
+    wanted = next_token_losses(before, params, batch)[0]
+    assert_close(losses_in_full(changed, params, batch, layers)[0], wanted, FLOAT32)
+
+    def loss(params):
+        return transfer_losses(changed, params, batch, layers)[0][0]
+
+    grads = flatten_dict(jax.jit(jax.grad(loss))(params))
+    assert {path[1] for path, leaf in grads.items() if np.any(leaf)} == layers
+    state = train_maps(make_optimizer(OptimizerConfig(), 10), layers).init(params)
+    moments = [path for path, leaf in jax.tree_util.tree_leaves_with_path(state) if leaf.ndim]
+    assert len(moments) == 2 * len(MAPS)
 
 
 def test_a_run_trains_the_maps_and_saves_the_model(finished, original, settings):

@@ -7,7 +7,8 @@ the model on text.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import grain
@@ -34,7 +35,14 @@ from based_jax.training.commands.lm import (
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.devices.meshes import parse_mesh
 from based_jax.training.initial_weights import start_from
-from based_jax.training.linearization import is_map, linearized, losses_in_full, train_maps, transfer_losses
+from based_jax.training.linearization import (
+    is_map,
+    linearized,
+    losses_in_full,
+    new_layers,
+    train_maps,
+    transfer_losses,
+)
 from based_jax.training.lm_config import find_dtype
 from based_jax.training.lm_data import RunData, open_data
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
@@ -124,19 +132,25 @@ def assemble(config: LinearizeConfig) -> Parts:
     """Load the data and build the models without compiling or writing."""
     mesh = parse_mesh(config.mesh)
     directory = find_directory(config.init_from)
-    model = LanguageModel(linearized_config(config, load_pretrained(directory)[0].config))
+    original = load_pretrained(directory)[0].config
+    model = LanguageModel(linearized_config(config, original))
+    layers = new_layers(model.config, original)
     vocabulary = model.config.vocab_size, model.config.padded_vocab_size
     tokenizer = find_tokenizer(directory, config.tokenizer, *vocabulary)
     expect_divisible(config, model.config.max_length, mesh)
     with phase("reading the data"):
         found = open_data(config, tokenizer)
-    optimizer = train_maps(make_optimizer(config.optimizer, config.steps))
+    optimizer = train_maps(make_optimizer(config.optimizer, config.steps), layers)
     schedule = learning_rate_schedule(config.optimizer, config.steps)
 
     options: dict[str, Any] = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
     training, of_text, in_full = (
         build_programs(model, optimizer, schedule, losses_of=losses, **options)
-        for losses in (transfer_losses, next_token_losses, losses_in_full)
+        for losses in (
+            functools.partial(transfer_losses, layers=layers),
+            next_token_losses,
+            functools.partial(losses_in_full, layers=layers),
+        )
     )
     programs, taken = start_from(training, directory, mesh)
     sizes = None if mesh is None else dict(mesh.shape)
@@ -144,7 +158,7 @@ def assemble(config: LinearizeConfig) -> Parts:
     described = describe_run(config, name, model.config, found.training, found.held_out, sizes, weights)
     rows = own_rows(config, programs, model.config.max_length)
     batches = data.train_iterator(found.training, seed=config.seed, **rows)
-    summary = found.summary | described | _trained(programs)
+    summary = found.summary | described | _trained(programs, layers)
     return Parts(model, programs, of_text, in_full, tokenizer, found, rows, batches, summary)
 
 
@@ -202,10 +216,10 @@ def _of_text(metrics: dict[str, float]) -> dict[str, float]:
     return {name: metrics[name] for name in names if name in metrics}
 
 
-def _trained(programs: Programs) -> dict[str, str]:
+def _trained(programs: Programs, layers: Collection[str]) -> dict[str, str]:
     """Describe what is trained, with numbers of parameters."""
     leaves = jax.tree_util.tree_leaves_with_path(programs.abstract_state.params)
-    maps = [leaf.size for path, leaf in leaves if is_map(path)]
+    maps = [leaf.size for path, leaf in leaves if is_map(path, layers)]
     whole = short(sum(leaf.size for _, leaf in leaves))
     return {"trains": f"{short(sum(maps))} of {whole} parameters: the maps of older tokens"}
 
