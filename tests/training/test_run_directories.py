@@ -82,6 +82,15 @@ def test_a_run_is_resumed_with_its_own_model(tmp_path):
         prepare_run(model={**model, "mixers": {"W": {"options": {"sizes": (8, 4)}}}}, **run)
 
 
+def test_a_model_in_the_directory_is_not_overwritten(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama"}')
+    run = {"config": lm.LMConfig(workdir=tmp_path), "data": {"crc32": 1}, "may_change": ()}
+    with pytest.raises(ValueError, match=r"config.json = \['model_type'\]: expected a run's config.json"):
+        prepare_run(model={}, **run)
+    assert path.read_text() == '{"model_type": "llama"}'
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -50,7 +50,8 @@ def prepare_run(
         may_change: settings that may change on resuming, as they do not affect losses.
 
     Raises:
-        ValueError: the directory holds another run, or it holds this run and `resume` is not set.
+        ValueError: the directory holds another run, or it holds this run and `resume` is not set; or its
+            config.json is not that of a run.
     """
     path = config.workdir / "config.json"
     settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))
@@ -67,6 +68,8 @@ def prepare_run(
             before["train"]["steps"] = settings["steps"]
             write_json(path, before)
         return
+    if path.exists():
+        read_config(path)  # refuses that of anything else, such as a model, which would be lost
     if not hosts.is_main():
         return
     config.workdir.mkdir(parents=True, exist_ok=True)
