@@ -12,7 +12,7 @@ from based_jax.models import ModelConfig, presets
 from based_jax.models.block import find_repeats
 from based_jax.models.config import REMAT
 from based_jax.training.devices.hosts import HostsConfig
-from based_jax.training.named_options import parse_named
+from based_jax.training.named_options import parse_layers, parse_named
 from based_jax.training.recipes import find_file
 from based_jax.training.text_run import TextRunConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
@@ -67,8 +67,7 @@ class LMConfig(TextRunConfig):
         expect_choice("remat", self.remat, REMAT)
         peak = self.peak_tflops
         expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
-        are_numbers = all(layer.strip().isdigit() for layer in (self.mixer_layers or "0").split(","))
-        expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
+        parse_layers("mixer_layers", self.mixer_layers)
         alone = self.mixer is None and self.mixer_layers is not None
         expect(not alone, "mixer_layers", self.mixer_layers, "--mixer to be given as well")
         if self.mixer is not None:
@@ -96,9 +95,9 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
     else:
         model = find_preset(config.preset or DEFAULT_PRESET)
     if config.mixer is not None:
-        layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
+        layers = parse_layers("mixer_layers", config.mixer_layers)
         name, options = parse_named("mixer", config.mixer)
-        model = model.with_mixer(name, layers or None, **options)
+        model = model.with_mixer(name, layers, **options)
     can_scan = not config.scan_layers or bool(find_repeats(model.schedule)[0])
     expected = f"False with the schedule {model.schedule}, which repeats nothing"
     expect(can_scan, "scan_layers", True, expected)

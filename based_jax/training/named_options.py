@@ -1,4 +1,4 @@
-"""Parse options of mixers and tasks on a command line, `option=value:option=value`.
+"""Parse options of mixers and tasks on a command line, `option=value:option=value`, and lists of layers.
 
 A value is JSON or plain text. Commas separate mixers, and the items of a list.
 """
@@ -37,6 +37,16 @@ def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
     _expect_colons(argument, text)
     name, *pairs = text.strip().split(":")
     return name, _options(argument, text, pairs)
+
+
+def parse_layers(argument: str, text: str | None) -> list[int] | None:
+    """Parse the numbers of layers, as in "0,3"; None for None. ValueError: anything else."""
+    if text is None:
+        return None
+    words = text.split(",")
+    are_numbers = all(word.strip().isdecimal() for word in words)
+    expect(are_numbers, argument, text, "numbers of layers such as 0,3")
+    return [int(word) for word in words]
 
 
 def _options(argument: str, text: str, pairs: Iterable[str]) -> dict[str, Any]:

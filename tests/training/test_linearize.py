@@ -206,6 +206,8 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, settings, tmp_path
         (["--length", "100000"], "expected at least 100001 tokens"),
         (["--layers", "1"], "layers = 1: expected layers with full attention: 0, 2"),
         (["--layers", "a"], "layers = 'a': expected numbers of layers"),
+        (["--layers", ""], "layers = '': expected numbers of layers"),
+        (["--layers", "²"], "layers = '²': expected numbers of layers"),
         (["--from", "nowhere"], "nowhere"),
         (["--feature-dim", "0"], "feature_dim = 0: expected"),
     ],

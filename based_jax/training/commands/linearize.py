@@ -46,6 +46,7 @@ from based_jax.training.linearization import (
 from based_jax.training.lm_config import find_dtype
 from based_jax.training.lm_data import RunData, open_data
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
+from based_jax.training.named_options import parse_layers
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import parse_run, prepare_run, sole_run
@@ -88,8 +89,7 @@ class LinearizeConfig(TextRunConfig):
         super().__post_init__()
         expect_ranges(self, 1, "window", "feature_dim")
         expect_choice("to", self.to, positive_maps())
-        are_numbers = all(layer.strip().isdigit() for layer in (self.layers or "0").split(","))
-        expect(are_numbers, "layers", self.layers, "numbers of layers such as 0,3")
+        parse_layers("layers", self.layers)
 
 
 def linearized_config(config: LinearizeConfig, pretrained: ModelConfig) -> ModelConfig:
@@ -100,9 +100,9 @@ def linearized_config(config: LinearizeConfig, pretrained: ModelConfig) -> Model
     expect(config.window < length, "window", config.window, f"below length = {length}, or no token is older")
     plain = {"remat": "none", "scan_layers": False}  # no gradient passes from layer to layer
     original = pretrained.replace(max_length=length, dtype=find_dtype(config.dtype), **plain)
-    layers = config.layers and [int(layer) for layer in config.layers.split(",")]
+    layers = parse_layers("layers", config.layers)
     options = {"left": config.window - 1, "feature_map": config.to, "feature_dim": config.feature_dim}
-    return linearized(original, layers or None, **options)
+    return linearized(original, layers, **options)
 
 
 @dataclasses.dataclass(frozen=True)
