@@ -209,6 +209,8 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, settings, tmp_path
         (["--layers", ""], "layers = '': expected numbers of layers"),
         (["--layers", "²"], "layers = '²': expected numbers of layers"),
         (["--from", "nowhere"], "nowhere"),
+        (["--optimizer", "muon"], "optimizer = 'muon': expected adamw"),
+        (["--weight-decay", "0.1"], "weight_decay = 0.1: expected 0"),
         (["--feature-dim", "0"], "feature_dim = 0: expected"),
     ],
 )

@@ -90,6 +90,9 @@ class LinearizeConfig(TextRunConfig):
         expect_ranges(self, 1, "window", "feature_dim")
         expect_choice("to", self.to, positive_maps())
         parse_layers("layers", self.layers)
+        own = self.optimizer
+        expect(own.optimizer == "adamw", "optimizer", own.optimizer, "adamw: the maps are no matrices")
+        expect(own.weight_decay == 0, "weight_decay", own.weight_decay, "0: the maps have no weight decay")
 
 
 def linearized_config(config: LinearizeConfig, pretrained: ModelConfig) -> ModelConfig:
