@@ -74,7 +74,8 @@ def transfer_losses(
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
     """Compute the loss above, as a `based_jax.training.step.Losses`; `options` are of training's noise.
 
-    Noise is left out: dropout would hide what the maps can learn. Gradients are those of the maps.
+    Noise is left out: dropout would hide what the maps can learn. Gradients are those of the maps. The sums
+    are those of a batch, or with `accumulate` those of each micro-batch, whose losses are averaged.
     """
     del options
     real = batch.get("mask")
