@@ -108,15 +108,21 @@ def test_the_loss_compares_each_layer_alone(original):
     mask = np.arange(12) < [[12], [7]]
     batch = {"inputs": TOKENS, "targets": TOKENS, "mask": jnp.asarray(mask)}
     run = jax.jit(lambda params: transfer_losses(changed, params, batch)[0])
-    inputs = {}
 
-    def record(following, args, kwargs, context):
-        if context.method_name == "mix":
-            inputs[context.module.path[0]] = args[0]
-        return following(*args, **kwargs)
+    @jax.jit
+    def inputs_of(params):
+        inputs = {}
 
-    with nn.intercept_methods(record):
-        model.apply(params, TOKENS, mask=batch["mask"])
+        def record(following, args, kwargs, context):
+            if context.method_name == "mix":
+                inputs[context.module.path[0]] = args[0]
+            return following(*args, **kwargs)
+
+        with nn.intercept_methods(record):
+            model.apply(params, TOKENS, mask=batch["mask"], method="hidden")
+        return inputs
+
+    inputs = inputs_of(params)
     shares = []
     for number in (0, 2):
         own = {"params": params["params"][f"layers_{number}"]["mixer"]}
