@@ -331,14 +331,11 @@ def find_tokenizer(directory: Path, spec: str | None, vocab_size: int, rows: int
         vocab_size: tokens of the model.
         rows: of its embedding; a tokenizer with more tokens is refused. None: the embedding will grow.
     """
+    tokenizer = own_tokenizer(directory, vocab_size) if spec is None else load_tokenizer(spec)
+    if tokenizer is None:
+        raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
     if spec is not None:
-        tokenizer = load_tokenizer(spec)
         add_stop_tokens(tokenizer, directory)
-    else:
-        found = own_tokenizer(directory, vocab_size)
-        if found is None:
-            raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
-        tokenizer = found
     expected = f"a tokenizer with at most the checkpoint's {vocab_size} tokens"
     expect(rows is None or tokenizer.vocab_size <= rows, "tokenizer", tokenizer.name, expected)
     return tokenizer

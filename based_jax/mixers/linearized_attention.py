@@ -15,7 +15,7 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Count, States
-from based_jax.mixers.contract import Context, project, register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.initializers import named, zeros
 from based_jax.mixers.softmax_heads import SoftmaxAttention
 from based_jax.ops import feature_maps
@@ -53,12 +53,9 @@ class LinearizedAttention(SoftmaxAttention):
         super().setup()
         expect(not self.dropout, "dropout", self.dropout, "0: dropped weights need all keys")
         heads, kv_heads, width = self.layout
-        self.map_q, self.map_k = (
-            self.param(
-                f"map_{name}", named(self._directions, axis, "head_dim", None), (size, width, self.map_dim)
-            )
-            for name, axis, size in (("q", "heads", heads), ("k", "kv_heads", kv_heads))
-        )
+        of_q, of_k = (named(self._directions, axis, "head_dim", None) for axis in ("heads", "kv_heads"))
+        self.map_q = self.param("map_q", of_q, (heads, width, self.map_dim))
+        self.map_k = self.param("map_k", of_k, (kv_heads, width, self.map_dim))
         self.mean_key = self.param("mean_key", zeros("kv_heads", "head_dim"), (kv_heads, width))
         self.log_factor = self.param("log_factor", zeros("heads"), (heads,))
 
@@ -88,10 +85,7 @@ class LinearizedAttention(SoftmaxAttention):
 
     def in_full(self, x: Float[Array, "B N D"], context: Context) -> Float[Array, "B N D"]:
         """Return the outputs of attention to all keys, which the maps are trained to give; needs no state."""
-        q, k, v = project(x, self.q, self.k, self.v)
-        q, k = self.rotated(q, k, context)
-        y, _ = context.run(ops.softmax_attention, q, k, v, initial_state=None, scale=self.factor)
-        return self.read_out(y, x)
+        return self.attend(x, None, context, left=None)[0]
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         _, kv_heads, width = self.layout

@@ -81,11 +81,11 @@ class SoftmaxHeads(Mixer):
         op: Callable[..., Any] = ops.softmax_attention,
         **options: Any,
     ) -> tuple[Array, State]:
-        """Attend by `op` with these options besides its usual ones; return the outputs and the next state."""
+        """Attend by `op` with the mixer's options, or these instead; return outputs and the next state."""
         q, k, v = project(x, self.q, self.k, self.v)
         q, k = self.rotated(q, k, context)
-        options |= {"left": self.reach, "scale": self.factor, "implementation": self.implementation}
-        y, state = context.run(op, q, k, v, initial_state=state, **options)
+        usual = {"left": self.reach, "scale": self.factor, "implementation": self.implementation}
+        y, state = context.run(op, q, k, v, initial_state=state, **(usual | options))
         return self.read_out(y, x), state
 
     def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:

@@ -59,23 +59,20 @@ def linearized(config: ModelConfig, layers: Collection[int] | None, **options: A
     return config
 
 
-Layers = Collection[str] | None
-"""Names of the layers whose maps are trained, such as "layers_0"; None for all linearized layers."""
-
-
 def new_layers(config: ModelConfig, original: ModelConfig) -> frozenset[str]:
-    """Return the names of the layers whose mixers differ; others may have been linearized before."""
+    """Return the names of the layers whose mixers differ, as "layers_0"; others may be linearized too."""
     layers = range(config.num_layers)
     return frozenset(f"layers_{index}" for index in layers if config.layer(index) != original.layer(index))
 
 
 def transfer_losses(
-    model: nn.Module, params: Params, batch: Batch, layers: Layers = None, **options: Any
+    model: nn.Module, params: Params, batch: Batch, layers: frozenset[str], **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
-    """Compute the loss above, as a `based_jax.training.step.Losses`; `options` are of training's noise.
+    """Compute the loss above over these layers, as a `based_jax.training.step.Losses`.
 
-    Noise is left out: dropout would hide what the maps can learn. Gradients are those of the maps. The sums
-    are those of a batch, or with `accumulate` those of each micro-batch, whose losses are averaged.
+    Noise of training (`options`) is left out: dropout would hide what the maps can learn. Gradients are those
+    of the maps. The sums are those of a batch, or with `accumulate` those of each micro-batch, whose losses
+    are averaged.
     """
     del options
     real = batch.get("mask")
@@ -93,7 +90,7 @@ def transfer_losses(
 
 
 def losses_in_full(
-    model: LanguageModel, params: Params, batch: Batch, layers: Layers = None, **options: Any
+    model: LanguageModel, params: Params, batch: Batch, layers: frozenset[str], **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
     """Compute the original model's losses of text, with the parameters of the linearized one."""
     with _in_full(layers):
@@ -102,14 +99,14 @@ def losses_in_full(
 
 @contextlib.contextmanager
 def _in_full(
-    layers: Layers, compare: Callable[[LinearizedAttention, Array, Array], None] | None = None
+    layers: frozenset[str], compare: Callable[[LinearizedAttention, Array, Array], None] | None = None
 ) -> Iterator[None]:
-    """Let linearized layers attend in full; `compare` gets each one, its own outputs and those in full."""
+    """Let these layers attend in full; `compare` gets each one, its own outputs and those in full."""
 
     def attend(following: Any, args: Any, kwargs: Any, call: Any) -> Any:
         layer = call.module
-        is_linearized = isinstance(layer, LinearizedAttention) and _is_trained(layer.path, layers)
-        if not is_linearized or call.method_name != "mix":
+        is_mixer = isinstance(layer, LinearizedAttention) and not layers.isdisjoint(layer.path)
+        if not is_mixer or call.method_name != "mix":
             return following(*args, **kwargs)
         x, _, context = args
         target = layer.in_full(x, context)
@@ -128,17 +125,13 @@ def _share_of_squares(error: Array, target: Array, real: Array | None) -> Array:
     return squares[0].sum() / jnp.maximum(squares[1].sum(), jnp.finfo(jnp.float32).tiny)
 
 
-def _is_trained(names: Collection[str], layers: Layers) -> bool:
-    return layers is None or not set(names).isdisjoint(layers)
-
-
-def is_map(path: Any, layers: Layers = None) -> bool:
+def is_map(path: Any, layers: frozenset[str]) -> bool:
     """Return whether the parameter at a path of a tree is one of the maps of these layers."""
     names = names_of(path)
-    return names[-1] in MAPS and _is_trained(names, layers)
+    return names[-1] in MAPS and not layers.isdisjoint(names)
 
 
-def with_maps_alone(params: Params, layers: Layers = None) -> Params:
+def with_maps_alone(params: Params, layers: frozenset[str]) -> Params:
     """Return the parameters, of which only the maps have gradients."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf if is_map(path, layers) else lax.stop_gradient(leaf), params
@@ -146,7 +139,7 @@ def with_maps_alone(params: Params, layers: Layers = None) -> Params:
 
 
 def train_maps(
-    optimizer: optax.GradientTransformation, layers: Layers = None
+    optimizer: optax.GradientTransformation, layers: frozenset[str]
 ) -> optax.GradientTransformation:
     """Restrict `optimizer` to the maps; frozen weights have no gradients and no moments."""
 

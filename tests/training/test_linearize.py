@@ -31,6 +31,7 @@ from tests.training.runs import losses
 
 WIDE = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 6, "qk_norm": True, "use_gate": True}
 STEPS = 6
+LAYERS = frozenset({"layers_0", "layers_2"})
 TOKENS = jax.random.randint(jax.random.key(2), (2, 12), 0, 257)
 
 
@@ -107,7 +108,7 @@ def test_the_loss_compares_each_layer_alone(original):
     changed, params = with_maps(model.config, params, left=2)
     mask = np.arange(12) < [[12], [7]]
     batch = {"inputs": TOKENS, "targets": TOKENS, "mask": jnp.asarray(mask)}
-    run = jax.jit(lambda params: transfer_losses(changed, params, batch)[0])
+    run = jax.jit(lambda params: transfer_losses(changed, params, batch, LAYERS)[0])
 
     @jax.jit
     def inputs_of(params):
@@ -142,9 +143,11 @@ def test_the_loss_compares_each_layer_alone(original):
 def test_only_the_maps_have_gradients_and_moments(original):
     changed, params = with_maps(original[0].config, original[1], left=2)
     batch = {"inputs": TOKENS, "targets": TOKENS}
-    grads = flatten_dict(jax.jit(jax.grad(lambda p: transfer_losses(changed, p, batch)[0][0]))(params))
+    grads = flatten_dict(
+        jax.jit(jax.grad(lambda p: transfer_losses(changed, p, batch, LAYERS)[0][0]))(params)
+    )
     assert {path[-1] for path, leaf in grads.items() if np.any(leaf)} == set(MAPS)
-    state = train_maps(make_optimizer(OptimizerConfig(), 10)).init(params)
+    state = train_maps(make_optimizer(OptimizerConfig(), 10), LAYERS).init(params)
     sizes = [sum(leaf.size for path, leaf in grads.items() if path[-1] in MAPS)] * 2  # two moments
     assert sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim) == sum(sizes)
 
@@ -216,16 +219,6 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, settings, tmp_path
     ],
 )
 def test_wrong_flags(flags, message, pretrained, text, tmp_path, capsys):
-    command = [
-        "--from",
-        str(pretrained),
-        "--data",
-        str(text),
-        "--workdir",
-        str(tmp_path / "run"),
-        "--window",
-        "8",
-        *flags,
-    ]
+    command = ["--from", pretrained, "--data", text, "--workdir", tmp_path / "run", "--window", 8, *flags]
     assert message in refused(linearize.PROG, linearize.main, command, capsys)
     assert not (tmp_path / "run/config.json").exists()

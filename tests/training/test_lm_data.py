@@ -82,8 +82,9 @@ def test_resume_refuses_changed_shards(whole, shards, tmp_path):
     copy = copy_run(whole[0], tmp_path / "run", data=f"tokens:{moved}")
     config = parse_run(lm.LMConfig, ["--workdir", str(copy), "--resume"], lm.PROG)
     original = dataclasses.replace(config, data=f"tokens:{shards}")
-    moved_to, before = (lm.assemble(settings) for settings in (config, original))
-    assert moved_to.training.checksum == before.training.checksum
+    both = [lm.assemble(settings) for settings in (config, original)]
+    moved_to, before = (lm.fingerprint(parts.training, parts.held_out) for parts in both)
+    assert moved_to == before
     shutil.rmtree(moved)
     write_shards(moved, [["another text " * 20]], [["held out"]])
     with pytest.raises(ValueError, match=r"expected the same training text as in the run"):

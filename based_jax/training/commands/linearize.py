@@ -8,7 +8,7 @@ the model on text.
 
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import grain
@@ -58,9 +58,7 @@ from based_jax.validate import expect, expect_choice, expect_ranges
 PROG = "based-jax train linearize"
 
 LENGTH = 1024
-"""Tokens of a sequence by default, as in LoLCATs; fewer if the model's context is shorter."""
-
-_ON_CARD = {"eval_loss": "eval_error_of_attention"}
+"""Tokens of a sequence by default; fewer if the model's context is shorter."""
 
 _MAY_CHANGE = {"workdir", "resume", "steps", "keep", "log_every", "eval_every", "checkpoint_every", "mesh"}
 
@@ -204,7 +202,8 @@ def _train(config: LinearizeConfig, loop: LoopConfig) -> Outcome:
 
 
 def _save(config: LinearizeConfig, parts: Parts, outcome: Outcome) -> None:
-    measured = {_ON_CARD.get(name, name): value for name, value in outcome.held_out.items()}
+    found = outcome.held_out.items()
+    measured = {name.replace("loss", "error_of_attention"): value for name, value in found}
     facts = {"linearized to": f"{config.to}, window {config.window}"}
     run = config, parts.model.config, outcome.step, measured, facts, config.init_from
     card = run_card(*run, decays=False)
@@ -219,7 +218,7 @@ def _of_text(metrics: dict[str, float]) -> dict[str, float]:
     return {name: metrics[name] for name in names if name in metrics}
 
 
-def _trained(programs: Programs, layers: Collection[str]) -> dict[str, str]:
+def _trained(programs: Programs, layers: frozenset[str]) -> dict[str, str]:
     """Describe what is trained, with numbers of parameters."""
     leaves = jax.tree_util.tree_leaves_with_path(programs.abstract_state.params)
     maps = [leaf.size for path, leaf in leaves if is_map(path, layers)]
