@@ -50,10 +50,7 @@ def assert_equals_theirs(directory):
     np.testing.assert_array_equal(found, np.concatenate([theirs["greedy"], theirs["greedy_padded"]]))
 
 
-@pytest.mark.parametrize(
-    "case",
-    slow_but(HYBRIDS, FIXTURES, core=HYBRIDS[:1]),
-)
+@pytest.mark.parametrize("case", slow_but(HYBRIDS, FIXTURES, core=[]))
 def test_models_of_transformers(case):
     assert_equals_theirs(HERE / case)
 

@@ -117,7 +117,7 @@ def test_the_loop_ends_when_every_row_has_stopped(simple):
 @pytest.mark.parametrize(
     "options",
     [
-        {"chunk": 4},
+        pytest.param({"chunk": 4}, marks=pytest.mark.release),
         {"chunk": 4, "temperature": 0.9, "top_k": 9},
         pytest.param({"chunk": 50, "max_new_tokens": 5}, marks=pytest.mark.release),
         pytest.param({"chunk": 3, "max_new_tokens": 1}, marks=pytest.mark.release),

@@ -78,6 +78,7 @@ def test_the_checks_pass_in_the_interpreter(check):
         assert_passes(check)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "change", [lambda y: 1.1 * y, lambda y: y.at[0, 0, 0].set(jnp.nan)], ids=["10 %", "NaN"]
 )

@@ -127,6 +127,7 @@ def test_cosformer_without_a_longest_text_is_the_authors():
         whole.fresh(1)
 
 
+@pytest.mark.release
 def test_a_text_longer_than_cosformers():
     """An error where the length is known, else NaN; documents count for themselves, and padding does not."""
     x = laws.inputs(1, 6, WIDTH, 4)

@@ -173,6 +173,7 @@ def sharded() -> None:
             assert step(model, optimizer) < alone
 
 
+@pytest.mark.release
 def test_a_constructor_runs_within_transformations(wrapped):
     make = lambda rngs: bj.nnx.wrap(MODEL, rngs, TOKENS)  # noqa: E731
     shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.state(wrapped))

@@ -16,8 +16,7 @@ from tests.parity.training import check_training
 
 CORE = {
     *(f"checkpoints/based-tiny/{name}" for name in WEIGHTS),
-    *(f"based/{name}" for name in ("base_conv", "gated_mlp_alt_swiglu", "linear_attention_taylor")),
-    "based/sliding_attention",
+    *(f"based/{name}" for name in ("base_conv", "gated_mlp_alt_swiglu")),
     *(f"zoology/{name}" for name in ("base_conv_short", "delta_net", "gla", "h3", "mamba2", "rwkv7")),
     "zoology/rwkv4_time_mix",
 }

@@ -86,6 +86,7 @@ def test_serves_until_it_gets_a_signal(serve, client, capsys):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.release
 def test_a_failing_engine_ends_the_process(serve, monkeypatch, capsys, caplog):
     def visit(other):
         monkeypatch.setattr(Slots, "insert", fail)

@@ -54,6 +54,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.release
 def test_what_obeys_the_contract_passes():
     check_mixer(mixers.ShortConv, d_model=4, kernel_size=3, length=16)
 

@@ -1,5 +1,6 @@
 """Linearized attention: what it keeps of the original, what is trained, and the command that does it."""
 
+import functools
 import shutil
 
 import chex
@@ -83,6 +84,17 @@ def with_maps(config, params, layers=None, **options):
     return model, unflatten_dict(flatten_dict(fresh) | flatten_dict(params))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def transferred(model, params, batch):
+    """Sum and count of the losses, and the gradients of the sum."""
+
+    def losses(params):
+        return transfer_losses(model, params, batch, LAYERS)[0]
+
+    (total, count), grads = jax.value_and_grad(losses, has_aux=True)(params)
+    return total, count, grads
+
+
 def test_options_of_the_original_stay(original):
     config = linearized(original[0].config, None, left=3)
     specs = [config.mixers[letter] for letter in config.schedule]
@@ -95,6 +107,7 @@ def test_options_of_the_original_stay(original):
     assert one.mixers[one.schedule[0]].mixer == "attention"
 
 
+@pytest.mark.release
 def test_texts_within_the_window_have_the_original_logits(original):
     model, params = original
     changed, with_fresh = with_maps(model.config, params, left=8)
@@ -108,7 +121,6 @@ def test_the_loss_compares_each_layer_alone(original):
     changed, params = with_maps(model.config, params, left=2)
     mask = np.arange(12) < [[12], [7]]
     batch = {"inputs": TOKENS, "targets": TOKENS, "mask": jnp.asarray(mask)}
-    run = jax.jit(lambda params: transfer_losses(changed, params, batch, LAYERS)[0])
 
     @jax.jit
     def inputs_of(params):
@@ -135,17 +147,15 @@ def test_the_loss_compares_each_layer_alone(original):
         y, target = (output[mask].astype(float) for output in outputs)
         shares.append(np.square(y - target).sum() / np.square(target).sum())
     assert min(shares) > 1e-3
-    total, count = run(params)
+    total, count, _ = transferred(changed, params, batch)
     assert count == mask.sum()
     assert_close(total / count, np.mean(shares), FLOAT32)
 
 
 def test_only_the_maps_have_gradients_and_moments(original):
     changed, params = with_maps(original[0].config, original[1], left=2)
-    batch = {"inputs": TOKENS, "targets": TOKENS}
-    grads = flatten_dict(
-        jax.jit(jax.grad(lambda p: transfer_losses(changed, p, batch, LAYERS)[0][0]))(params)
-    )
+    batch = {"inputs": TOKENS, "targets": TOKENS, "mask": jnp.ones(TOKENS.shape, bool)}
+    grads = flatten_dict(transferred(changed, params, batch)[2])
     assert {path[-1] for path, leaf in grads.items() if np.any(leaf)} == set(MAPS)
     state = train_maps(make_optimizer(OptimizerConfig(), 10), LAYERS).init(params)
     sizes = [sum(leaf.size for path, leaf in grads.items() if path[-1] in MAPS)] * 2  # two moments

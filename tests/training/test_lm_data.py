@@ -63,6 +63,7 @@ def test_a_run_from_shards_learns(whole, shards):
     assert run.tokenizer.name == "byte"
 
 
+@pytest.mark.release
 def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         stop_at(7, patch)
@@ -77,6 +78,7 @@ def test_two_processes_read_what_one_reads(whole, from_shards, tmp_path):
     np.testing.assert_allclose(losses(tmp_path), losses(whole[0]), **CLOSE)
 
 
+@pytest.mark.release
 def test_resume_refuses_changed_shards(whole, shards, tmp_path):
     moved = Path(shutil.copytree(shards, tmp_path / "moved"))
     copy = copy_run(whole[0], tmp_path / "run", data=f"tokens:{moved}")
