@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["Array", "Bool", "Float", "Int", "Mask", "Params", "Positions", "SegmentIds", "State"]
+__all__ = ["Array", "Bool", "Float", "Int", "Mask", "Params", "Positions", "Scale", "SegmentIds", "State"]
 
 SegmentIds: TypeAlias = Int[Array, "B N"]
 """The document of each token; a change of id between neighbours starts a new document."""
@@ -35,6 +35,9 @@ Mask: TypeAlias = Bool[Array, "B N"]
 
 Positions: TypeAlias = Int[Array, "B N"]
 """Positions for rotary embeddings; by default they count from the start of each segment."""
+
+Scale: TypeAlias = float | Float[Array, ""]
+"""Factor of the scores: a number, or an array of one, which may be learned."""
 
 State: TypeAlias = Any
 """A pytree of arrays, passed in and returned, never mutated."""

@@ -27,7 +27,7 @@ from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_scale, expect_state, stateful_op
 from based_jax.ops.core.stream import continue_from, unpadded
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
@@ -39,7 +39,7 @@ from based_jax.ops.linear_recurrence import (
     supports_kernel,
     token_by_token,
 )
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect_array
 
 CHUNK = 64
@@ -61,7 +61,7 @@ def delta_rule(
     beta: Float[Array, "B N H"],
     log_decay: Float[Array, "rows steps H"] | None = None,
     *,
-    scale: float | None = None,
+    scale: Scale | None = None,
     initial_state: LinearRecurrenceState | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -90,10 +90,11 @@ def delta_rule(
         decay.expect_log_decay(log_decay, batch, length, (heads,))
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     expect_chunk_size(chunk_size, CHUNK)
+    factor = expect_scale(scale, width)
     unsupported = refused_state(initial_state)
     chosen = choose("delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
-        how = scale, initial_state, return_state, segment_ids, mask
+        how = factor, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *how, beta=beta)
     dtype = accumulation_dtype(v)
     k, beta = unpadded(mask, (k, beta))  # of padding, NaN would reach the gradient of a shared decay
@@ -101,7 +102,7 @@ def delta_rule(
     erased = -written
     if log_decay is not None:
         erased = erased * jnp.exp(log_decay.astype(dtype))[..., None]
-    options: dict[str, Any] = {"scale": scale, "chunk_size": chunk_size, "implementation": chosen}
+    options: dict[str, Any] = {"scale": factor, "chunk_size": chunk_size, "implementation": chosen}
     options |= {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     return body(generalized_delta_rule)(
         q, written, v, k, erased, log_decay, return_state=return_state, **options
@@ -129,7 +130,7 @@ def generalized_delta_rule(
     b: Float[Array, "B N H K"],
     log_decay: Float[Array, "rows steps H *channels"] | None = None,
     *,
-    scale: float | None = None,
+    scale: Scale | None = None,
     initial_state: LinearRecurrenceState | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -156,10 +157,11 @@ def generalized_delta_rule(
         decay.expect_log_decay(log_decay, batch, length, (heads,), (heads, width))
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    factor = expect_scale(scale, width)
     how: dict[str, Any] = {"implementation": implementation, "unsupported": refused_state(initial_state)}
     chosen = choose("generalized_delta_rule", q, k, v, **how)
     if chosen == "pallas":
-        rest = scale, initial_state, return_state, segment_ids, mask
+        rest = factor, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *rest, low_rank=(a, b))
     if log_decay is not None:
         log_decay = log_decay.astype(accumulation_dtype(v))  # before its gradient sums over what shares it
@@ -172,7 +174,7 @@ def generalized_delta_rule(
 
     # A token of zeros keeps the state and reads 0, so the code below needs no mask.
     tokens = cast(call.unpadded((q, k, v, a, b, log_decay)), dtype)
-    tokens = (tokens[0] * (width**-0.5 if scale is None else scale), *tokens[1:])
+    tokens = (tokens[0] * factor, *tokens[1:])
 
     def compute(tokens: Any, kv: Array) -> tuple[Array, Array]:
         if chosen == "reference" or length == 1:  # a step of the recurrence: there is no system to solve

@@ -289,7 +289,8 @@ def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
     """
     expect_array("projection", projection, ("F", "K"), "floating")
     projection = projection.astype(accumulation_dtype(projection))  # scans sum its gradients
-    return FeatureMap(Partial(_positive_features, projection), None, Partial(fixed_size, projection.shape[0]))
+    size, width = projection.shape
+    return FeatureMap(Partial(_positive_features, projection), None, Partial(size_for, width, size))
 
 
 def _positive_features(projection: Float[Array, "F K"], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
@@ -300,8 +301,9 @@ def _positive_features(projection: Float[Array, "F K"], x: Float[Array, "... K"]
     return jnp.exp(exponent) * size**-0.5
 
 
-def fixed_size(size: int, width: int) -> int:
-    """Return the size of a map that was made for one width."""
+def size_for(expected: int, size: int, width: int) -> int:
+    """Return the size of a map that was made for queries and keys of the expected width."""
+    expect(width == expected, "width of queries and keys", width, f"{expected}, that of the feature map")
     return size
 
 
@@ -330,7 +332,8 @@ def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> F
     expect_array("squares", squares, linear.shape, "floating")
     # Scans sum their gradients.
     linear, squares = (x.astype(accumulation_dtype(x)) for x in (linear, squares))
-    return FeatureMap(Partial(_polynomials, linear, squares), None, Partial(fixed_size, linear.shape[0]))
+    size, width = linear.shape
+    return FeatureMap(Partial(_polynomials, linear, squares), None, Partial(size_for, width, size))
 
 
 def _polynomials(

@@ -26,10 +26,10 @@ from based_jax.ops.attention_to_keys import attend, visible_keys
 from based_jax.ops.core.arrays import accumulation_dtype, append, finfo, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, keys_after, nan_where_outgrown, write
-from based_jax.ops.core.op import op
+from based_jax.ops.core.op import expect_scale, op, with_number
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.softmax_attention import softmax_attention
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect, expect_array
 
 SCORES = 2**22
@@ -49,7 +49,7 @@ def hyper_attention(
     ordered: bool = True,
     strict: bool = False,
     left: int | None = None,
-    scale: float = 1.0,
+    scale: Scale = 1.0,
     initial_state: KVCache | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -79,6 +79,7 @@ def hyper_attention(
         ValueError: a text longer than the cache, if lengths are known.
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
+    q, scale = with_number(q, expect_scale(scale, 1))
     call: dict[str, Any] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     if len(ks) == 1:
         return softmax_attention(

@@ -28,11 +28,11 @@ from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
-from based_jax.ops.core.op import body, expect_chunk_size, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_scale, stateful_op
 from based_jax.ops.core.stream import continue_from
-from based_jax.ops.feature_maps import FeatureMap, fixed_size
+from based_jax.ops.feature_maps import FeatureMap, size_for
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect, expect_array, expect_choice
 
 KINDS = {"softmax": KVCache, "linear": LinearAttentionState}
@@ -59,7 +59,7 @@ def hyper_feature_attention(
     causal: bool = True,
     kind: str = "softmax",
     *,
-    scale: float = 1.0,
+    scale: Scale = 1.0,
     normalize: bool = False,
     initial_state: State | None = None,
     return_state: bool = False,
@@ -92,6 +92,7 @@ def hyper_feature_attention(
     """
     qs, ks = tuple(qs), tuple(ks)
     _check(qs, ks, v, kind)
+    scale = expect_scale(scale, 1)
     is_linear = causal and kind == "linear"
     expect(not normalize or is_linear, "normalize", normalize, "False unless causal, with kind = 'linear'")
     expect(not return_state or causal, "return_state", return_state, "False when causal is False")
@@ -125,7 +126,7 @@ def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
     widths: d_a of each factor. The map takes (..., sum_a d_a) to (..., prod_a d_a), the last factor's channel
     running fastest.
     """
-    size = Partial(fixed_size, math.prod(widths))
+    size = Partial(size_for, sum(widths), math.prod(widths))
     return FeatureMap(Partial(_all_products, tuple(widths)), similarity=None, size=size)
 
 
@@ -158,7 +159,7 @@ def _in_blocks(
     v: Array,
     causal: bool,
     kind: str,
-    scale: float,
+    scale: Scale,
     cache: KVCache | None,
     block: int,
     segment_ids: Int[Array, "B N"] | None,
@@ -190,7 +191,7 @@ def _in_blocks(
 
 
 def _attend(
-    qs: Sequence[Array], ks: Sequence[Array], v: Array, visible: Array, kind: str, scale: float
+    qs: Sequence[Array], ks: Sequence[Array], v: Array, visible: Array, kind: str, scale: Scale
 ) -> Float[Array, "B C H V"]:
     """Attend with one block. qs: (B, C, H, d_a); ks, v: (B, M, H, dim); visible: (B, C, M)."""
     dtype = accumulation_dtype(v)

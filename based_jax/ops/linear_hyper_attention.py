@@ -30,7 +30,7 @@ from jax.tree_util import Partial
 
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.op import body, expect_chunk_size, expect_state, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_scale, expect_state, stateful_op
 from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import (
@@ -41,7 +41,7 @@ from based_jax.ops.feature_maps import (
     symmetric_taylor_size,
 )
 from based_jax.ops.hyper_attention import check_hyper_attention
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect, expect_choice
 
 CHUNK = 8
@@ -117,7 +117,7 @@ def linear_hyper_attention(
     strict: bool = False,
     feature_map: FeatureMap = IDENTITY,
     normalize: str = "none",
-    scale: float = 1.0,
+    scale: Scale = 1.0,
     eps: float = 1e-12,
     initial_state: LinearHyperState | None = None,
     return_state: bool = False,
@@ -146,6 +146,7 @@ def linear_hyper_attention(
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
     expect_choice("normalize", normalize, NORMALIZERS)
+    scale = expect_scale(scale, 1)
     chunk_size = expect_chunk_size(chunk_size, CHUNK_ON_GPU if platform_of([q]) == "gpu" else CHUNK)
     batch, length, heads, width = q.shape
     slots, value_size = len(ks), vs[0].shape[-1]

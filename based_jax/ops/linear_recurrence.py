@@ -30,10 +30,10 @@ from based_jax.ops.core.chunks import (
     split_chunks,
 )
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import expect_chunk_size, expect_state, stateful_op
+from based_jax.ops.core.op import expect_chunk_size, expect_scale, expect_state, stateful_op, with_number
 from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect, expect_array, expect_divisible
 
 Tokens = tuple[Array, Array, Array, Any]
@@ -106,7 +106,7 @@ def linear_recurrence(
     log_decay: Float[Array, "rows steps H *channels"],
     *,
     bonus: Float[Array, "H K"] | None = None,
-    scale: float | None = None,
+    scale: Scale | None = None,
     initial_state: LinearRecurrenceState | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -142,9 +142,10 @@ def linear_recurrence(
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
     unsupported = refused_state(initial_state)
+    factor = expect_scale(scale, width)
     chosen = choose("linear_recurrence", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
-        how = scale, initial_state, return_state, segment_ids, mask
+        how = factor, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *how, bonus=bonus)
 
     dtype = accumulation_dtype(v)
@@ -154,7 +155,7 @@ def linear_recurrence(
     rows = gates.shape[0] if mask is None else batch  # rows may share the products of fixed gates
     gates = jnp.broadcast_to(gates, (rows, length, *gates.shape[2:]))
     queries, keys, values, gates = cast(call.unpadded((q, k, v, gates)), dtype)
-    tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
+    tokens = (queries * factor, keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
 
     def run(kv: Array) -> tuple[Array, Array]:
@@ -172,7 +173,7 @@ def linear_recurrence(
 
 def fused_recurrence(
     arrays: Tokens,
-    scale: float | None,
+    scale: Scale,
     state: LinearRecurrenceState | None,
     return_state: bool,
     segment_ids: Array | None,
@@ -191,7 +192,7 @@ def fused_recurrence(
     log_decay = jnp.zeros((1, 1, heads)) if log_decay is None else log_decay
     if log_decay.ndim == 3 and not (bonus is None and low_rank is None):
         log_decay = jnp.broadcast_to(log_decay[..., None], (*log_decay.shape, width))
-    factor: float = width**-0.5 if scale is None else scale
+    q, factor = with_number(q, scale)
     call = continue_from(state, batch, length, segment_ids, mask)
     gates = jnp.broadcast_to(log_decay.astype(jnp.float32), (batch, length, *log_decay.shape[2:]))
     tokens, erasing = call.unpadded(((q, k, v, gates), {"beta": beta, "low_rank": low_rank}))

@@ -20,13 +20,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.arrays import accumulation_dtype, append, finfo
+from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
-from based_jax.ops.core.op import expect_state, stateful_op
+from based_jax.ops.core.op import expect_scale, expect_state, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, outputs_and_state
 from based_jax.ops.feature_maps import IDENTITY, TAYLOR, FeatureMap, expect_feature_map
 from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
 from based_jax.ops.softmax_attention import checked_sizes, merge_attention, softmax_attention
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect_array, expect_integer
 
 SMALLEST_MASS = 1e-30
@@ -88,7 +89,7 @@ def linearized_attention(
     mean_key: Float[Array, "G K"] | None = None,
     log_factor: Float[Array, " H"] | None = None,
     feature_map: FeatureMap = TAYLOR,
-    scale: float | None = None,
+    scale: Scale | None = None,
     initial_state: LinearizedAttentionState | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -119,7 +120,7 @@ def linearized_attention(
         expect_array("log_factor", log_factor, (heads,), "floating")
     expect_integer("left", left, 0)
     expect_feature_map(feature_map)
-    factor = width**-0.5 if scale is None else scale
+    factor = expect_scale(scale, width)
     expect_linearized_state(initial_state, k, v, feature_map.size(map_q.shape[-1]))
 
     def mapped(q: Array, k: Array) -> tuple[Array, Array, Array]:
@@ -146,7 +147,7 @@ def attend_in_two_parts(
     feature_map: FeatureMap = IDENTITY,
     *,
     left: int,
-    scale: float | None,
+    scale: Scale | None,
     initial_state: LinearizedAttentionState | None,
     return_state: bool,
     segment_ids: Int[Array, "B N"] | None,
@@ -158,6 +159,7 @@ def attend_in_two_parts(
     `mapped` takes q and k in the accumulation's dtype and returns what `feature_map` is applied to, (B, N, H,
     M) and (B, N, G, M), and the logarithms of the weights' factors, (B, N, H).
     """
+    choose("linear_attention", implementation=implementation)  # softmax_attention has more
     batch, length, heads, _ = q.shape
     groups = k.shape[2]
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)

@@ -25,10 +25,17 @@ from based_jax.ops.core.arrays import accumulation_dtype, append, set_rows
 from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
-from based_jax.ops.core.op import body, expect_state, expect_state_to_return, stateful_op
+from based_jax.ops.core.op import (
+    body,
+    expect_scale,
+    expect_state,
+    expect_state_to_return,
+    stateful_op,
+    with_number,
+)
 from based_jax.ops.core.stream import Continuation, Stream, continue_from
 from based_jax.ops.softmax_attention import checked_sizes, softmax_attention
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect, expect_integer
 
 
@@ -69,7 +76,7 @@ def sink_attention(
     *,
     left: int,
     sinks: int,
-    scale: float | None = None,
+    scale: Scale | None = None,
     initial_state: SinkCache | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -100,12 +107,12 @@ def sink_attention(
 
     chosen = choose("sink_attention", q, k, v, implementation=implementation)
     batch, length = q.shape[:2]
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    q, factor = with_number(q, expect_scale(scale, q.shape[-1]))
     if initial_state is None:
         if chosen == "xla" and length > left + 1 and not sharding.is_sharded():
             call = continue_from(None, batch, length, segment_ids, mask)
             return _in_windows(*call.unpadded((q, k, v)), call, left, min(sinks, length), factor)
-        options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "scale": scale}
+        options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "scale": factor}
         return body(softmax_attention)(q, k, v, allowed=allowed, implementation=chosen, **options)
     expect_state(initial_state, k=(batch, sinks, *k.shape[2:]), v=(batch, sinks, *v.shape[2:]))
     expect_state(initial_state, **{"window.k": (batch, "W", *k.shape[2:])})

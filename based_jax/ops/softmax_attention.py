@@ -34,11 +34,11 @@ from based_jax.ops.core.kv_cache import (
     slot_index,
     write,
 )
-from based_jax.ops.core.op import body, expect_state, op, stateful_op
+from based_jax.ops.core.op import body, expect_scale, expect_state, op, stateful_op, with_number
 from based_jax.ops.core.stream import Continuation, advance, continue_from, outputs_and_state
 from based_jax.ops.rotary import rotary
 from based_jax.ops.tiled_attention import attend_in_tiles
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import expect, expect_array, expect_divisible, expect_integer
 
 MIN_ALIGNED_LENGTH = 1024
@@ -94,7 +94,7 @@ def softmax_attention(
     *,
     causal: bool = True,
     left: int | None = None,
-    scale: float | None = None,
+    scale: Scale | None = None,
     initial_state: KVCache | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -135,7 +135,7 @@ def softmax_attention(
     """
     cache, (*_, width) = initial_state, checked_sizes(q, k, v)
     expect_state(cache, k=("B", "W", "G", "K"), v=("B", "W", "G", "V"))
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    q, factor = with_number(q, expect_scale(scale, width))
     padded = cudnn_attention.padded_width(width)
     if cache is not None and k.shape == v.shape and cache.k.shape[-1] == cache.v.shape[-1] == padded:
         q, k, v = (cudnn_attention.pad_channels(x, padded) for x in (q, k, v))
@@ -143,7 +143,7 @@ def softmax_attention(
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(allowed is None or callable(allowed), "allowed", allowed, "None or a function")
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
-    unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
+    unsupported = _refusals(k, left, cache, segment_ids, allowed, return_log_sum)
     chosen = choose("softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported)
     not_in_tiles = {
         "is causal": not causal,
@@ -263,7 +263,7 @@ def window_step(
     v: Float[Array, "B G V"],
     cache: KVCache,
     *,
-    scale: float | None = None,
+    scale: Scale | None = None,
     positions: Int[Array, " B"] | None = None,
     rotary_dim: int | None = None,
     rotary_base: float = 10000.0,
@@ -291,6 +291,7 @@ def window_step(
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
         positions = positions.astype(jnp.int32)
+    q, scale = with_number(q, expect_scale(scale, q.shape[-1]))
     expect_state(cache, k=(q.shape[0], "W", k.shape[1], "K"))
     reasons = {
         "the kernel takes no float64 cache": cache.k.dtype == jnp.float64,
@@ -339,7 +340,6 @@ def _first(reasons: dict[str, bool]) -> str | None:
 def _refusals(
     k: Array,
     left: int | None,
-    scale: Any,
     cache: KVCache | None,
     segment_ids: Any,
     allowed: Any,
@@ -349,7 +349,6 @@ def _refusals(
     both = {
         "has no pattern but windows (allowed)": allowed is not None,
         "returns no log-sums (return_log_sum)": log_sum,
-        "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
         "needs whole sequences, and these are sharded over devices": sharding.is_sharded(),
     }
     cudnn = both | {

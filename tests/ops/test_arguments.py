@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import inspect
 
+import jax
 import numpy as np
 import pytest
 
 from based_jax import ops
 from based_jax.ops import conv_basis, selection
 from tests.arrays import blank, ones
+from tests.tolerances import FLOAT32, assert_close
 
 Q, V, X, TAPS = ones((2, 3, 2, 4)), ones((2, 3, 2, 5)), ones((2, 3, 4)), ones((3, 4))
 HEADS, MODES = ones((2, 3, 2)), ones((2, 3, 2))
@@ -57,9 +59,13 @@ STATES = {
 }
 
 
+def options_of(name):
+    return inspect.signature(getattr(ops, name)).parameters
+
+
 def wrong(name, arguments):
     """Yield changes of the arguments, the error, and its message."""
-    parameters = inspect.signature(getattr(ops, name)).parameters
+    parameters = options_of(name)
     arrays = {key: value for key, value in arguments.items() if hasattr(value, "shape")}
     for number, (key, value) in enumerate(arrays.items()):
         yield {key: value[..., None, None]}, ValueError, f"{key} has shape"
@@ -81,6 +87,9 @@ def wrong(name, arguments):
     if "chunk_size" in parameters:
         yield {"chunk_size": 0}, ValueError, "chunk_size = 0: expected an integer, at least 1"
         yield {"chunk_size": 1.5}, ValueError, "chunk_size = 1.5: expected an integer"
+    if "scale" in parameters:
+        for scale in ("0.5", ones(2)):
+            yield {"scale": scale}, ValueError, "scale = .*: expected a number"
     if "implementation" in parameters:
         yield {"implementation": "torch"}, ValueError, "implementation = 'torch': expected None or one of"
     if name in STATES:
@@ -100,6 +109,22 @@ def test_a_wrong_argument_is_named(unchecked, name):
     for changes, error, message in wrong(name, arguments):
         with pytest.raises(error, match=message):
             getattr(ops, name)(**arguments | changes)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if "scale" in options_of(name)])
+def test_a_scale_may_be_an_array(name):
+    rng = np.random.default_rng(0)
+
+    def drawn(leaf):
+        return rng.normal(size=leaf.shape).astype(np.float32) if hasattr(leaf, "shape") else leaf
+
+    arguments = jax.tree.map(drawn, ARGUMENTS[name])
+    expected, found = (
+        getattr(ops, name)(**arguments, scale=scale) for scale in (0.7, np.asarray(0.7, np.float32))
+    )
+    assert_close(found, expected, FLOAT32)
+    assert np.abs(found - getattr(ops, name)(**arguments, scale=1.0)).max() > 1e-3
 
 
 CACHE = functools.partial(blank, ops.init_kv_cache, 2)
@@ -255,6 +280,8 @@ SPECIAL = {
     "linearized_attention": [
         ({"left": -1}, "left = -1: expected"),
         ({"feature_map": "taylor"}, "feature_map = 'taylor': expected a FeatureMap"),
+        ({"feature_map": ops.performer_map(ones((5, 4)))}, "width of queries and keys = 3: expected 4"),
+        ({"implementation": "tiled"}, "implementation = 'tiled': expected None or one of 'xla'"),
         ({"map_k": ones((2, 4, 2))}, r"map_k has shape \(2, 4, 2\): expected \(2, 4, 3\)"),
         ({"initial_state": LINEARIZED(3, 5, 10)}, r"state\.window\.k has shape"),
         ({"initial_state": LINEARIZED(4, 5, 6)}, r"state\.sums\.kv has shape"),

@@ -36,10 +36,19 @@ from based_jax.ops.conv_basis.conv_basis import conv_recover
 from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, map_rows, set_rows, with_gradient
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import expect_capacity, nan_where_outgrown, put, slot_index
-from based_jax.ops.core.op import body, expect_qkv, expect_state, expect_state_to_return, op, stateful_op
+from based_jax.ops.core.op import (
+    body,
+    expect_qkv,
+    expect_scale,
+    expect_state,
+    expect_state_to_return,
+    op,
+    stateful_op,
+    with_number,
+)
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
-from based_jax.typing import Array, Bool, Float, Int
+from based_jax.typing import Array, Bool, Float, Int, Scale
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_choice
 
 GRADIENTS = ("surrogate", "anchors")
@@ -103,7 +112,7 @@ def conv_attention(
     v: Float[Array, "B N H V"],
     num_bases: int | None = None,
     starts: Starts | None = None,
-    scale: float | None = None,
+    scale: Scale | None = None,
     *,
     gradient: str = "surrogate",
     initial_state: ConvAttentionState | None = None,
@@ -162,7 +171,7 @@ def conv_attention(
         what = f"max_length = {state.slots} tokens, the size of the state"
         expect_capacity(state.stream, length, mask, state.slots, what)
     reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
-    factor = width**-0.5 if scale is None else scale
+    q, factor = with_number(q, expect_scale(scale, width))
     how = _Resolved(count, reached, factor, gradient, chosen)
     return _attention(q, k, v, at, how, state, return_state, segment_ids, mask)
 

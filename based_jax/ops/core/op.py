@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import numbers
 import types
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import ContextVar
@@ -265,6 +266,23 @@ def expect_qkv(q: Array, k: Array, v: Array) -> tuple[int, int, int, int, int]:
     expect_array("v", v, (*q.shape[:3], "V"), "floating")
     batch, length, heads, width = q.shape
     return batch, length, heads, width, v.shape[-1]
+
+
+def expect_scale(scale: Any, width: int) -> Any:
+    """Check an argument `scale`, a number or an array of one; return it, or K^(-1/2) if None."""
+    is_number = isinstance(scale, numbers.Real) or getattr(scale, "shape", None) == ()
+    expect(scale is None or is_number, "scale", scale, "a number")
+    return width**-0.5 if scale is None else scale
+
+
+def with_number(q: Array, scale: Any) -> tuple[Array, float]:
+    """Return queries and a number that together scale the scores, for kernels, which are compiled for it.
+
+    An array, whose value may be unknown, multiplies the queries, and the number is 1.
+    """
+    if isinstance(scale, numbers.Real):
+        return q, float(scale)
+    return q * scale.astype(q.dtype), 1.0
 
 
 def expect_chunk_size(chunk_size: int | None, default: int) -> int:
