@@ -71,13 +71,16 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
     """Run a command and exit with its status; expected errors become one line and status 2.
 
     The library reports bad input as ValueError, TypeError, OSError or ImportError; anything else is a bug and
-    keeps its traceback. Ctrl-C ends the process with status 130. If `cached`, compiled programs are kept on
-    disk.
+    keeps its traceback. Ctrl-C ends the process with status 130, a closed pipe silently with 141. If
+    `cached`, compiled programs are kept on disk.
     """
     if cached:
         keep_programs()
     try:
         status = main()
+    except BrokenPipeError:  # what reads the output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # there may be more to flush
+        sys.exit(141)  # as for a process that SIGPIPE ends
     except (ValueError, TypeError, OSError, ImportError) as error:
         fail(prog, str(error) or type(error).__name__)
     except KeyboardInterrupt:

@@ -2,13 +2,15 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 
 import pytest
 
 import based_jax
 from based_jax import __main__ as console
 from tests.floors import ROOT
-from tests.subprocesses import run_module
+from tests.subprocesses import environment, run_module
 
 STARTS = re.compile(r'^if __name__ == "__main__":\n    (\w+\.)?run\(', re.M)
 COMMANDS = sorted(
@@ -18,6 +20,7 @@ COMMANDS = sorted(
     if STARTS.search(path.read_text())
 )
 """what ``python -m`` runs"""
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 @pytest.mark.slow
@@ -34,6 +37,14 @@ def test_every_command_in_a_process(name):
     expected = f"based-jax {words}: " if words else f"python -m {name}: "
     assert done.stderr.splitlines()[-1].startswith(expected)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.release
+def test_a_closed_pipe_ends_a_command_without_a_message():
+    code = "from based_jax.command import run; run('name', lambda: print('y' * 2**20), cached=False)"
+    with subprocess.Popen([sys.executable, "-c", code], **PIPES, env=environment()) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
 def run_console(capsys, monkeypatch, *words):

@@ -173,17 +173,24 @@ def sharded() -> None:
             assert step(model, optimizer) < alone
 
 
+def make(rngs):
+    return bj.nnx.wrap(MODEL, rngs, TOKENS)
+
+
+def shapes_of(module, start=0):
+    return jax.tree.map(lambda leaf: leaf.shape[start:], nnx.state(module))
+
+
+def test_a_constructor_can_be_traced(wrapped):
+    assert shapes_of(nnx.eval_shape(lambda: make(nnx.Rngs(0)))) == shapes_of(wrapped)
+
+
 @pytest.mark.release
 def test_a_constructor_runs_within_transformations(wrapped):
-    make = lambda rngs: bj.nnx.wrap(MODEL, rngs, TOKENS)  # noqa: E731
-    shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.state(wrapped))
-    abstract = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
-    assert jax.tree.map(lambda leaf: leaf.shape, abstract) == shapes
     made = nnx.jit(make)(nnx.Rngs(0))
     np.testing.assert_array_equal(outputs(made, TOKENS)[0], outputs(wrapped, TOKENS)[0])
     three = nnx.split_rngs(splits=3)(nnx.vmap(make))(nnx.Rngs(0))
-    stacked = jax.tree.map(lambda leaf: leaf.shape[1:], nnx.state(three))
-    assert stacked == shapes
+    assert shapes_of(three, 1) == shapes_of(wrapped)
     assert len(np.unique(three.params["embedding"][:, 0, 0])) == 3
 
 
