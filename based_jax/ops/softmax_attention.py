@@ -135,7 +135,7 @@ def softmax_attention(
     """
     cache, (*_, width) = initial_state, checked_sizes(q, k, v)
     expect_state(cache, k=("B", "W", "G", "K"), v=("B", "W", "G", "V"))
-    q, factor = with_number(q, expect_scale(scale, width))
+    q, factor = with_number(q, expect_scale(scale, q.shape[-1]))
     padded = cudnn_attention.padded_width(width)
     if cache is not None and k.shape == v.shape and cache.k.shape[-1] == cache.v.shape[-1] == padded:
         q, k, v = (cudnn_attention.pad_channels(x, padded) for x in (q, k, v))
