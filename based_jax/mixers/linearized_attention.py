@@ -40,13 +40,13 @@ class LinearizedAttention(SoftmaxAttention):
 
     Attributes:
         left: past keys in the window, besides the query's own.
-        feature_map: one of `positive_maps`, such as taylor, or softmax_dim (Hedgehog's).
-        feature_dim: channels that A and B map queries and keys to; None is 16 for taylor, else those of a
-            head.
+        feature_map: one of `positive_maps`, such as exp_half, softmax_dim (Hedgehog's) or taylor.
+        feature_dim: channels that A and B map queries and keys to; None is twice those of a head for
+            exp_half, 16 for taylor, and else those of a head.
     """
 
     left: Count = 63
-    feature_map: str = "taylor"
+    feature_map: str = "exp_half"
     feature_dim: States | None = None
 
     def setup(self) -> None:
@@ -62,8 +62,8 @@ class LinearizedAttention(SoftmaxAttention):
     @property
     def map_dim(self) -> int:
         """Channels that queries and keys are mapped to."""
-        default = TAYLOR_DIM if self.feature_map == "taylor" else self.layout[2]
-        return self.feature_dim or default
+        width = self.layout[2]
+        return self.feature_dim or {"exp_half": 2 * width, "taylor": TAYLOR_DIM}.get(self.feature_map, width)
 
     @nn.nowrap
     def _directions(self, key: Array, shape: tuple[int, int, int], dtype: Any = jnp.float32) -> Array:

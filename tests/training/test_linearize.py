@@ -197,7 +197,7 @@ def test_a_run_trains_the_maps_and_saves_the_model(finished, original, settings)
     assert 0.5 < changed < 2
     assert changed != 1
     card = (workdir / "model/README.md").read_text()
-    assert "| linearized to | taylor, window 4 |" in card
+    assert "| linearized to | exp_half, window 4 |" in card
     assert "error_of_attention" in card
 
 

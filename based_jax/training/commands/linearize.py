@@ -69,12 +69,14 @@ class LinearizeConfig(TextRunConfig):
 
     init_from: Annotated[str, tyro.conf.arg(aliases=["--from"])]
     """the pretrained model: a directory, a finished run, or a hub id"""
-    to: str = "taylor"
-    """feature map of older tokens: taylor, softmax_dim (Hedgehog's), ... (based_jax.feature_maps.names())"""
+    to: str = "exp_half"
+    """feature map of older tokens: exp_half (exponentials), softmax_dim (Hedgehog's), taylor, ...; others are
+    in based_jax.feature_maps.names()"""
     window: int = 64
     """tokens that a query attends to exactly, its own included"""
     feature_dim: int | None = None
-    """channels that queries and keys are mapped to; default: 16 for taylor, else those of a head"""
+    """channels that queries and keys are mapped to; default: twice those of a head for exp_half, 16 for
+    taylor, and else those of a head"""
     layers: str | None = None
     """layers to linearize, counted from 0, e.g. 0,3; default: all with full attention"""
     length: int | None = None
