@@ -30,8 +30,8 @@ class Chunk:
     def __init__(self, program: Any, number: Any, stage: Any, zero: Any):
         self.program, self.plan, self.scratch = program, program.plan, program.scratch
         self.stage, self.zero = stage, zero
-        self.start = program.first_token + number * CHUNK
-        """the index of its first token in the row"""
+        self.start = program.first_token + number * CHUNK + zero
+        """the index of its first token in the row; `zero` keeps addresses from being computed ahead and spilled"""
         self.first = self.start + program.group * PART
         """index of the warpgroup's first token"""
         plgpu.barrier_wait(self.scratch["arrived"].at[stage])

@@ -107,15 +107,14 @@ def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("case", catalog.on_hopper(), ids=lambda case: case.name)
-def test_compiled_with_next_to_no_spilled_registers(case):
+def test_compiled_without_spilled_registers(case):
     found = {kernel.kernel: kernel for kernel in resources.of_mosaic(case.function, *case.arguments)}
     names = ("key_sums", "query_sums", "outputs", "dq", "dkv")
     assert found.keys() == {f"taylor_{name}_mosaic" for name in names}
     for name, kernel in found.items():
-        # Packed kernels reload addresses and indices in the loop, and dk and dv two addresses; no other one
-        # may: its shared memory leaves little of the L1 cache (the folder's README). Bytes of jax 0.12.0.1
-        # with the assembler of CUDA 13.5.
-        limit = 120 if "packed" in case.name and "sums" not in name else 16 if "dkv" in name else 0
+        # Packed kernels reload addresses and indices in the loop; no other one may: its shared memory leaves
+        # little of the L1 cache (the folder's README). Bytes of jax 0.12.0.1 with CUDA 13.5's assembler.
+        limit = 112 if "packed" in case.name and "sums" not in name else 0
         assert max(kernel.spill_stores, kernel.spill_loads) <= limit, name
         assert kernel.shared <= 232_448
         assert kernel.wgmma > 0 == kernel.mma
