@@ -1,17 +1,14 @@
 """Settings of a language-model run, and the model config that they describe."""
 
 import dataclasses
-from typing import Annotated
 
 import jax
-import tyro
 
 from based_jax.files import read_object
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
 from based_jax.models.block import find_repeats
 from based_jax.models.config import REMAT
-from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.named_options import parse_layers, parse_named
 from based_jax.training.recipes import find_file
 from based_jax.training.text_run import TextRunConfig
@@ -54,7 +51,6 @@ class LMConfig(TextRunConfig):
     dry_run: bool = False
     """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
     run, sharding and memory, and exit"""
-    hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,8 +7,16 @@ from typing import Annotated
 import tyro
 
 from based_jax.data.readers import ReadOptions
+from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
+
+MAY_CHANGE = {
+    *("workdir", "resume", "steps", "keep", "mesh", "hosts"),
+    *("log_every", "eval_every", "checkpoint_every"),
+}
+"""Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
+schedule stays the same up to the old end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +71,7 @@ class TextRunConfig:
     """checkpoints to keep"""
     resume: bool = False
     """continue the run in --workdir, with its settings"""
+    hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "batch_size", "length")

@@ -31,7 +31,7 @@ class Chunk:
         self.program, self.plan, self.scratch = program, program.plan, program.scratch
         self.stage, self.zero = stage, zero
         self.start = program.first_token + number * CHUNK + zero
-        """the index of its first token in the row; `zero` keeps addresses from being computed ahead and spilled"""
+        """the index of its first token in the row; with `zero`, no address is computed ahead and spilled"""
         self.first = self.start + program.group * PART
         """index of the warpgroup's first token"""
         plgpu.barrier_wait(self.scratch["arrived"].at[stage])

@@ -1,4 +1,4 @@
-"""Runs of ``based-jax train lm`` in processes of their own, and the files that they left."""
+"""Runs of ``based-jax train lm`` and the like in processes of their own, and the files that they left."""
 
 import json
 import re
@@ -27,9 +27,9 @@ def flags(settings: dict[str, Any], workdir: Path) -> list[str]:
     return [word for pair in pairs for word in pair]
 
 
-def command(settings: dict[str, Any], workdir: Path, *more: str) -> list[str]:
+def command(settings: dict[str, Any], workdir: Path, *more: str, trainer: str = "lm") -> list[str]:
     """The whole command line."""
-    return [sys.executable, "-m", "train.lm", *flags(settings, workdir), *more]
+    return [sys.executable, "-m", f"train.{trainer}", *flags(settings, workdir), *more]
 
 
 def losses(workdir: Path) -> list[float]:

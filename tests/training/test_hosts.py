@@ -26,14 +26,14 @@ def six(one_layer):
     return {**one_layer, "steps": 6, "batch_size": 8, "eval_every": 6, "checkpoint_every": 3}
 
 
-def together(settings, workdir, processes, devices, *more):
+def together(settings, workdir, processes, devices, *more, **options):
     """Processes of one run; the first one's standard error is worth reading."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     where = ["--coordinator", f"localhost:{port}", "--num-processes", str(processes)]
     return [
-        start(command(settings, workdir, *where, "--process-id", str(number), *more), devices)
+        start(command(settings, workdir, *where, "--process-id", str(number), *more, **options), devices)
         for number in range(processes)
     ]
 

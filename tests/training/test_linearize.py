@@ -29,6 +29,7 @@ from based_jax.training.step import next_token_losses
 from tests.commands import refused
 from tests.tolerances import FLOAT32, assert_close
 from tests.training.runs import losses
+from tests.training.test_hosts import CLOSE, finish, together
 
 WIDE = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 6, "qk_norm": True, "use_gate": True}
 STEPS = 6
@@ -193,7 +194,8 @@ def test_a_run_trains_the_maps_and_saves_the_model(finished, original, settings)
     chex.assert_trees_all_equal(params, outcome.state.params)
     kept, before = flatten_dict(params), flatten_dict(original[1])
     chex.assert_trees_all_equal({path: kept[path] for path in before}, before)
-    changed = outcome.held_out["eval_perplexity"] / outcome.held_out["eval_perplexity_in_full"]
+    assert ["eval_perplexity_in_full" in line for line in lines if "eval_loss" in line] == [False, True]
+    changed = lines[-1]["eval_perplexity"] / lines[-1]["eval_perplexity_in_full"]
     assert 0.5 < changed < 2
     assert changed != 1
     card = (workdir / "model/README.md").read_text()
@@ -209,6 +211,18 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, settings, tmp_path
     config = linearize.LinearizeConfig(workdir=copy, **settings, resume=True)
     again = linearize.train(config)
     chex.assert_trees_all_equal(again.state.params, outcome.state.params)
+
+
+@pytest.mark.slow
+def test_two_processes_linearize_as_one(finished, settings, tmp_path):
+    workdir, outcome = finished
+    own = ["--learning-rate", "3e-2", "--warmup", str(OptimizerConfig().warmup)]
+    finish(together(settings, tmp_path, 2, 1, *own, trainer="linearize"))
+    np.testing.assert_allclose(losses(tmp_path), losses(workdir), **CLOSE)
+    ours, theirs = (read_metrics(path / "metrics.jsonl")[-1] for path in (tmp_path, workdir))
+    assert_close(ours["eval_perplexity_in_full"], theirs["eval_perplexity_in_full"], FLOAT32)
+    params = bj.load_pretrained(tmp_path)[1]
+    assert_close(params, outcome.state.params, FLOAT32)
 
 
 @pytest.mark.parametrize(

@@ -17,23 +17,25 @@ import tyro
 from rich.console import Console
 
 from based_jax import data
-from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained, save_pretrained
+from based_jax.convert.model_card import ModelCard
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.data.documents import REPORT, write_report
 from based_jax.data.packed import TokenStream
-from based_jax.data.tokenizers import save_chat_files
 from based_jax.mixers.linearized_attention import positive_maps
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.phases import phase
 from based_jax.training.banner import describe_end, describe_run, run_card, show
 from based_jax.training.commands.lm import (
     expect_divisible,
+    find_mesh,
     fingerprint,
     held_out_metrics,
     own_rows,
+    save_model,
     with_schedule,
 )
+from based_jax.training.devices import hosts
 from based_jax.training.devices.host_memory import keep_freed_memory
-from based_jax.training.devices.meshes import parse_mesh
 from based_jax.training.initial_weights import start_from
 from based_jax.training.linearization import (
     is_map,
@@ -48,19 +50,17 @@ from based_jax.training.lm_data import RunData, open_data
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.named_options import parse_layers
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
+from based_jax.training.run.checkpoints import start_logging
 from based_jax.training.run.directory import parse_run, prepare_run, sole_run
 from based_jax.training.run.progress import short
 from based_jax.training.step import Programs, TrainState, build_programs, next_token_losses
-from based_jax.training.text_run import TextRunConfig
+from based_jax.training.text_run import MAY_CHANGE, TextRunConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
 
 PROG = "based-jax train linearize"
 
 LENGTH = 1024
 """Tokens of a sequence by default; fewer if the model's context is shorter."""
-
-_MAY_CHANGE = {"workdir", "resume", "steps", "keep", "log_every", "eval_every", "checkpoint_every", "mesh"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Parts:
 
 def assemble(config: LinearizeConfig) -> Parts:
     """Load the data and build the models without compiling or writing."""
-    mesh = parse_mesh(config.mesh)
+    mesh = find_mesh(config)
     directory = find_directory(config.init_from)
     original = load_pretrained(directory)[0].config
     model = LanguageModel(linearized_config(config, original))
@@ -166,18 +166,20 @@ def assemble(config: LinearizeConfig) -> Parts:
 
 
 def train(config: LinearizeConfig) -> Outcome:
-    """Run `config` to its end, or until a signal; the outcome's metrics also have those in full."""
+    """Run `config` to its end, or until a signal; metrics of the last step also have those in full."""
     loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
+    hosts.join(config.hosts)
     with sole_run(config.workdir):
         return _train(with_schedule(config), loop)
 
 
 def _train(config: LinearizeConfig, loop: LoopConfig) -> Outcome:
     parts = assemble(config)
-    show(parts.summary, Console(stderr=True))
+    if hosts.is_main():
+        show(parts.summary, Console(stderr=True))
     facts = fingerprint(parts.data.training, parts.data.held_out)
-    prepare_run(config, model=parts.model.config.to_dict(), data=facts, may_change=_MAY_CHANGE)
-    if parts.data.files:
+    prepare_run(config, model=parts.model.config.to_dict(), data=facts, may_change=MAY_CHANGE)
+    if parts.data.files and hosts.is_main():
         write_report(config.workdir / REPORT, parts.data.files)
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
@@ -186,33 +188,29 @@ def _train(config: LinearizeConfig, loop: LoopConfig) -> Outcome:
 
     def evaluate(state: TrainState) -> dict[str, float]:
         error = parts.held_out(parts.programs, state)["eval_loss"]
-        return {"eval_loss": error, **_of_text(parts.held_out(parts.of_text, state))}
+        found = {"eval_loss": error, **_of_text(parts.held_out(parts.of_text, state))}
+        if int(state.step) == config.steps:
+            in_full = _of_text(parts.held_out(parts.in_full, state))
+            found |= {f"{name}_in_full": value for name, value in in_full.items()}
+        return found
 
     key = jax.random.key(config.seed)
     how: dict[str, Any] = {"describe": describe, "evaluate": evaluate}
     outcome = fit(parts.programs, key, parts.batches, config.workdir, loop, **how)
-    final = outcome.held_out
-    if outcome.stopped_by is None and config.eval_every:
-        final = final or evaluate(outcome.state)  # the run had already finished
-        with phase("evaluating with attention in full"):
-            found = _of_text(parts.held_out(parts.in_full, outcome.state))
-        final |= {f"{name}_in_full": value for name, value in found.items()}
-    outcome = dataclasses.replace(outcome, held_out=final)
-    with naming_the_last_checkpoint(config.workdir, config.workdir / "model"):
-        _save(config, parts, outcome)
+    if outcome.stopped_by is None and config.eval_every and not outcome.held_out:
+        outcome = dataclasses.replace(outcome, held_out=evaluate(outcome.state))  # it had already finished
+    save_model(
+        config.workdir, parts.model, outcome.state.params, parts.tokenizer, _card(config, parts, outcome)
+    )
     return outcome
 
 
-def _save(config: LinearizeConfig, parts: Parts, outcome: Outcome) -> None:
+def _card(config: LinearizeConfig, parts: Parts, outcome: Outcome) -> ModelCard:
     found = outcome.held_out.items()
     measured = {name.replace("loss", "error_of_attention"): value for name, value in found}
     facts = {"linearized to": f"{config.to}, window {config.window}"}
     run = config, parts.model.config, outcome.step, measured, facts, config.init_from
-    card = run_card(*run, decays=False)
-    export = config.workdir / "model"
-    save_pretrained(export, parts.model, {"params": outcome.state.params["params"]}, card=card)
-    parts.tokenizer.save(export)
-    save_chat_files(parts.tokenizer, export)
+    return run_card(*run, decays=False)
 
 
 def _of_text(metrics: dict[str, float]) -> dict[str, float]:
@@ -233,9 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     start_logging()
     keep_freed_memory()
     config = parse_run(LinearizeConfig, argv, PROG)
-    outcome = train(config)
+    with hosts.together(PROG):
+        outcome = train(config)
     if outcome.stopped_by is not None:
         return 128 + outcome.stopped_by
+    if not hosts.is_main():
+        return 0
     rows = {}
     if found := outcome.held_out:
         share = f"{found['eval_loss']:.2%} of the squared outputs of attention"

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from based_jax import data
+from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained, save_pretrained
 from based_jax.data.documents import REPORT, FileReport, report_table, write_report
 from based_jax.data.packed import Mixture, TokenStream
@@ -40,20 +41,13 @@ from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
-from based_jax.training.text_run import TextRunConfig
+from based_jax.training.text_run import MAY_CHANGE, TextRunConfig
+from based_jax.typing import Params
 from based_jax.validate import expect
 
 PROG = "based-jax train lm"
 
 Config = TypeVar("Config", bound=TextRunConfig)
-
-# Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
-# schedule stays the same up to the old end.
-_MAY_CHANGE = {
-    *("workdir", "recipe", "resume", "steps", "keep"),
-    *("log_every", "eval_every", "checkpoint_every"),
-    *("mesh", "dry_run", "peak_tflops", "hosts"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +83,7 @@ def fingerprint(training: TokenStream | Mixture, held_out: TokenStream | Mixture
 
 def assemble(config: LMConfig) -> Parts:
     """Load the data and build the model without compiling or writing; with several hosts, join them first."""
-    mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
+    mesh = find_mesh(config)
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):
         training, held_out, summary, files = open_data(config, tokenizer)
@@ -106,6 +100,11 @@ def assemble(config: LMConfig) -> Parts:
     summary |= describe_run(config, _name(config), architecture, training, held_out, sizes, weights)
     summary |= describe_trained(_trained(config, model), programs)
     return Parts(model, programs, tokenizer, training, held_out, batches, summary, files)
+
+
+def find_mesh(config: TextRunConfig) -> Mesh | None:
+    """Return the run's mesh; that of several processes has all their devices by default."""
+    return parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
 
 
 def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path | None]:
@@ -155,7 +154,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         config,
         model=model.config.to_dict(),
         data=fingerprint(parts.training, parts.held_out),
-        may_change=_MAY_CHANGE,
+        may_change=MAY_CHANGE | {"recipe", "dry_run", "peak_tflops"},
     )
     if parts.files and hosts.is_main():
         write_report(config.workdir / REPORT, parts.files)
@@ -194,15 +193,21 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     trained = _trained(config, model)
     if isinstance(trained, LowRank):
         variables = jax.jit(trained.merged)(variables)
-    params = hosts.on_main(variables["params"])
-    if hosts.is_main():
-        export = config.workdir / "model"
-        with naming_the_last_checkpoint(config.workdir, export):
-            card = lm_card(config, model.config, outcome.step, final)
-            save_pretrained(export, model, {"params": params}, card=card)
-            parts.tokenizer.save(export)
-            save_chat_files(parts.tokenizer, export)
+    card = lm_card(config, model.config, outcome.step, final)
+    save_model(config.workdir, model, variables, parts.tokenizer, card)
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
+
+
+def save_model(
+    workdir: Path, model: LanguageModel, variables: Params, tokenizer: data.Tokenizer, card: ModelCard
+) -> None:
+    """Write a run's model/ for `bj.load_pretrained`; every process must call this."""
+    params, export = hosts.on_main(variables["params"]), workdir / "model"
+    if hosts.is_main():
+        with naming_the_last_checkpoint(workdir, export):
+            save_pretrained(export, model, {"params": params}, card=card)
+            tokenizer.save(export)
+            save_chat_files(tokenizer, export)
 
 
 def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
