@@ -47,7 +47,7 @@ class Chunk:
         def _clear() -> None:
             for name in (side.x, f"plain_{side.x}", side.u):
                 tokens = self.own(name)
-                real = self.first + gpu.iota(tokens.shape, 0) < self.count
+                real = gpu.along_rows(self.real(), tokens.shape[1])
                 tokens[...] = jnp.where(real, gpu.load(tokens), jnp.zeros((), bf16))
             self.program.synchronise(WRITTEN)
 
@@ -148,7 +148,7 @@ class Chunk:
         if not self.plan.packed:
             return None, None
         index, segment = self.first + gpu.rows_iota(PART), self._segment()
-        return (index >= segment) & (index < self.count), segment < self.start
+        return (index >= segment) & self.real(), segment < self.start
 
     def _leaving(self) -> tuple[Any, Any]:
         """Return which queries see tokens before the chunk, (64,), and whether any after it does."""

@@ -84,9 +84,9 @@ def store(ref: Any, value: jax.Array) -> None:
 
 def iota(shape: tuple[int, int], axis: int) -> jax.Array:
     """Return the index along an axis, int32."""
-    # Made for both axes at once, indices would occupy a register for each of a thread's elements.
-    index = plgpu.broadcasted_iota(jnp.int32, shape[axis : axis + 1], 0, layout=(ROW, COLUMN)[axis])
-    return lax.broadcast_in_dim(index, shape, (axis,))
+    if axis == 0:  # made for both axes at once, rows would occupy a register for each of a thread's elements
+        return along_rows(rows_iota(shape[0]), shape[1])
+    return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=Layout)
 
 
 def rows_iota(count: int) -> jax.Array:
