@@ -280,8 +280,8 @@ def transformations_page() -> str:
         "The only error is that of forward mode, if an op defines its own gradient. Inside `jit` it is "
         f"JAX's: `TypeError: {table['error']}`. Outside `jit` the error names the op. Reverse mode works, "
         "and so do second derivatives through it, `jax.hessian` included, but for `taylor_attention`, "
-        "`delta_rule`, `generalized_delta_rule`, `linear_recurrence` and windows of `softmax_attention` by "
-        "their kernels: pass "
+        "`delta_rule`, `generalized_delta_rule`, `linear_attention`, `linear_recurrence` and windows of "
+        "`softmax_attention` by their kernels: pass "
         '`implementation="xla"`. To use forward mode:',
         '- Pass `implementation="reference"` to an op that takes it, or to one of the mixers '
         f"{plain}.\n"

@@ -9,6 +9,7 @@ from pallas_kernels.devices import cannot_run
 from pallas_kernels.gated_conv import gated_conv
 from pallas_kernels.gated_conv import supports as supports_gated_conv
 from pallas_kernels.launch import interpreted, is_interpreted
+from pallas_kernels.linear_recurrence import MAX_KEYS as MAX_RECURRENCE_KEYS
 from pallas_kernels.linear_recurrence import linear_recurrence
 from pallas_kernels.linear_recurrence import supports as supports_linear_recurrence
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
@@ -39,6 +40,7 @@ from pallas_kernels.window_step import supports as supports_window_step
 
 __all__ = [
     "GATES",
+    "MAX_RECURRENCE_KEYS",
     "MAX_WINDOW_LEFT",
     "Rotary",
     "SumNorm",

@@ -16,14 +16,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import pallas_kernels
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.decay import expect_log_decay
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import expect_chunk_size, expect_qkv, expect_state, stateful_op
-from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream, outputs_and_state
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap, expect_feature_map
-from based_jax.ops.linear_recurrence import decayed_chunk
+from based_jax.ops.linear_recurrence import (
+    LinearRecurrenceState,
+    decayed_chunk,
+    fastest_recurrence,
+    fused_recurrence,
+    refused_state,
+    supports_kernel,
+)
 from based_jax.typing import Array, Bool, Float, Int
 
 Sums = tuple[Float[Array, "B H F V"], Float[Array, "B H F"]]
@@ -57,7 +65,14 @@ def init_linear_attention_state(
     )
 
 
-@stateful_op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
+@stateful_op(
+    "pallas",
+    "xla",
+    "reference",
+    supports=supports_kernel,
+    fastest=fastest_recurrence,
+    tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"),
+)
 def linear_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -87,15 +102,24 @@ def linear_attention(
         normalize: divide by the normaliser; False returns the numerator.
         eps: added to the normaliser (1e-12 in the authors' torch code, 1e-6 in fla's kernels).
         chunk_size: tokens per chunk of "xla"; default 128. "reference" is quadratic in N.
+        implementation: "pallas", the fused GPU kernel of `linear_recurrence` (up to 256 features); "xla";
+            "reference"; or None for the best: from 16 tokens on the kernel where it can, else "xla".
     """
-    chosen = choose("linear_attention", q, k, v, implementation=implementation)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect_feature_map(feature_map)
-    shape = (batch, heads, feature_map.size(width), value_size)
+    size = feature_map.size(width)
+    shape = (batch, heads, size, value_size)
     expect_state(initial_state, kv=shape, k=shape[:3])
     if log_decay is not None:
         expect_log_decay(log_decay, batch, length, (heads,))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    unsupported = refused_state(initial_state)
+    if size > pallas_kernels.MAX_RECURRENCE_KEYS:
+        unsupported = f"the kernel takes up to {pallas_kernels.MAX_RECURRENCE_KEYS} features, not {size}"
+    chosen = choose("linear_attention", q, k, v, implementation=implementation, unsupported=unsupported)
+    if chosen == "pallas":
+        given = (q, k, v, log_decay), initial_state, return_state, segment_ids, mask
+        return _fused(feature_map, eps if normalize else None, *given)
     if chosen == "reference":  # one chunk, similarities as products of features
         feature_map, chunk_size = feature_map._replace(similarity=None), length
 
@@ -118,6 +142,39 @@ def linear_attention(
     y, (kv, k_sum) = run(sums_before(call, run, sums, tokens[3]))
     y = y.astype(v.dtype)
     return (y, LinearAttentionState(kv, k_sum, call.after)) if return_state else y
+
+
+def _fused(
+    phi: FeatureMap,
+    eps: float | None,
+    tokens: Any,
+    state: LinearAttentionState | None,
+    return_state: bool,
+    segment_ids: Array | None,
+    mask: Array | None,
+) -> Any:
+    """Run the kernel of `linear_recurrence` on features, and for the normaliser on values of 1.
+
+    tokens: q, k, v and log_decay, as in `linear_attention`.
+    """
+    q, k, v, log_decay = tokens
+    call = continue_from(state, q.shape[0], q.shape[1], segment_ids, mask)
+    q, k = (phi.features(x.astype(jnp.float32)) for x in call.unpadded((q, k)))
+
+    def read(values: Array, log_decay: Array | None, sums: Any) -> tuple[Array, Any]:
+        before = None if state is None else LinearRecurrenceState(sums, state.stream)
+        how = 1.0, before, return_state, segment_ids, mask
+        return outputs_and_state(fused_recurrence((q, k, values, log_decay), *how), return_state)
+
+    y, new = read(v if eps is None else v.astype(jnp.float32), log_decay, state and state.kv)
+    if eps is None and not return_state:
+        return y
+    ones = jnp.ones((*v.shape[:-1], 1), jnp.float32)
+    normaliser, new_k = read(ones, None, state and state.k[..., None])
+    if eps is not None:
+        y = (y / (normaliser + eps)).astype(v.dtype)
+        y = y if mask is None else jnp.where(mask[..., None, None], y, 0)
+    return (y, LinearAttentionState(new.kv, new_k.kv[..., 0], new.stream)) if return_state else y
 
 
 def sums_before(

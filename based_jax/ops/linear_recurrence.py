@@ -84,7 +84,7 @@ def fastest_recurrence(found: str, q: Array, k: Array, v: Array) -> str:
     return "xla" if q.shape[1] < KERNEL_FROM else found
 
 
-def refused_state(state: LinearRecurrenceState | None) -> str | None:
+def refused_state(state: Any) -> str | None:
     """Return why the kernel cannot go on from a state, or None."""
     if state is None or state.kv.dtype == jnp.float32:
         return None

@@ -98,8 +98,8 @@ def linearized_attention(
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LinearizedAttentionState]:
     """Attend causally, in time linear in the length; return y, (B, N, H, V).
 
-    Shared arguments, results and errors: `help(based_jax.ops)`; implementation: see `softmax_attention` and
-    `linear_attention`. `return_state` needs a state.
+    Shared arguments, results and errors: `help(based_jax.ops)`; implementation: that of `linear_attention`,
+    and of `softmax_attention` unless it is "pallas". `return_state` needs a state.
 
     Args:
         q, k, v: queries, keys, values; H a multiple of G (grouped-query attention).
@@ -159,13 +159,13 @@ def attend_in_two_parts(
     `mapped` takes q and k in the accumulation's dtype and returns what `feature_map` is applied to, (B, N, H,
     M) and (B, N, G, M), and the logarithms of the weights' factors, (B, N, H).
     """
-    choose("linear_attention", implementation=implementation)  # softmax_attention has more
+    choose("linear_attention", implementation=implementation)  # softmax_attention has others
     batch, length, heads, _ = q.shape
     groups = k.shape[2]
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
-    how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
-    how |= {"return_state": return_state}
+    how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": return_state}
     in_window: dict[str, Any] = {"left": left, "scale": scale, "initial_state": window}
+    in_window |= {"implementation": None if implementation == "pallas" else implementation}
     results = softmax_attention(q, k, v, return_log_sum=True, **in_window, **how)
     near, written = outputs_and_state(results, return_state)
 
@@ -183,6 +183,7 @@ def attend_in_two_parts(
     values = jnp.concatenate([values, ones], axis=-1)
     q, k, log_weight = mapped(q.astype(dtype), k)
     how |= {"feature_map": feature_map, "normalize": False, "initial_state": sums}
+    how |= {"implementation": implementation}
 
     def run(q: Array) -> tuple[Array, Any]:
         return outputs_and_state(linear_attention(q, k, values, **how), return_state)

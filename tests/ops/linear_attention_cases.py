@@ -17,7 +17,7 @@ class Case(NamedTuple):
 
     op: str
     sizes: tuple[int, int, int, int, int]  # B, N, H, K, V
-    chunk: int
+    chunk: int | None
     decay: str = ""
     options: str = ""  # of "segments padded state"
     normalize: bool = True

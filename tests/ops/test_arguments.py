@@ -281,7 +281,7 @@ SPECIAL = {
         ({"left": -1}, "left = -1: expected"),
         ({"feature_map": "taylor"}, "feature_map = 'taylor': expected a FeatureMap"),
         ({"feature_map": ops.performer_map(ones((5, 4)))}, "width of queries and keys = 3: expected 4"),
-        ({"implementation": "tiled"}, "implementation = 'tiled': expected None or one of 'xla'"),
+        ({"implementation": "tiled"}, "implementation = 'tiled': expected None or one of 'pallas'"),
         ({"map_k": ones((2, 4, 2))}, r"map_k has shape \(2, 4, 2\): expected \(2, 4, 3\)"),
         ({"initial_state": LINEARIZED(3, 5, 10)}, r"state\.window\.k has shape"),
         ({"initial_state": LINEARIZED(4, 5, 6)}, r"state\.sums\.kv has shape"),

@@ -13,7 +13,7 @@ from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import blank
 from tests.marks import slow_but
 from tests.ops import draw, oracles
-from tests.ops.contract import Contract
+from tests.ops.contract import Contract, Interpreted
 from tests.ops.linear_attention_cases import Case, call, cast, decays, recurrence, tokens, values
 from tests.tolerances import FLOAT32, assert_close
 
@@ -54,6 +54,16 @@ class TestLinearAttention(Contract):
         before = oracles.Sums(arrays["kv"], arrays["k_sum"], at.length, at.start, at.segment)
         y, state = recurrence(case, arrays, at.segment_ids, at.counts, before)
         return y, {"kv": state.kv, "k_sum": state.k}
+
+
+FUSED = [
+    Case("linear", (2, 17, 2, 4, 3), None, "gates"),
+    Case("linear", (2, 13, 1, 3, 2), None, normalize=False),
+]
+
+
+class TestLinearAttentionKernel(Interpreted, TestLinearAttention):
+    cases = slow_but(FUSED[:1], FUSED, core=[])
 
 
 @pytest.mark.parametrize("shut", [-1e4, -np.inf])

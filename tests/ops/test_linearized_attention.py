@@ -1,5 +1,7 @@
 """Linearized attention against loops, its limits, and its gradients."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,10 +9,11 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from pallas_kernels import interpreted
 from tests.arrays import array, blank
 from tests.marks import release_but
 from tests.ops import oracles
-from tests.tolerances import FLOAT32, FLOAT32_STATE, FLOAT64, assert_close
+from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, FLOAT32_STATE, FLOAT64, assert_close
 
 IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
 MAPS = "map_q", "map_k", "mean_key", "log_factor"
@@ -42,13 +45,33 @@ run = jax.jit(ops.linearized_attention, static_argnames=("left", "scale", "imple
 def test_it_is_its_equation(left, x64):
     qkv, maps = drawn()
     packed = by_hand(qkv, maps, left, IDS, oracles.taylor_features)
-    for implementation in ops.implementations("linear_attention"):
+    for implementation in ("xla", "reference"):
         how = {"segment_ids": array(IDS), "implementation": implementation}
         assert_close(run(*qkv, **maps, left=left, scale=0.3, **how), packed, FLOAT64)
     relu = ops.feature_map("relu")
     whole = run(*jax.tree.map(np.float32, qkv), **maps, left=left, scale=0.3, feature_map=relu)
     wanted = by_hand(qkv, maps, left, np.zeros((2, 13), int), lambda x: np.maximum(x, 1e-12))
     assert_close(whole, wanted, FLOAT32)
+
+
+@pytest.mark.slow
+def test_the_kernel_of_older_tokens():
+    """In the interpreter, whose program has no place in `run`'s cache."""
+    qkv, maps = drawn(np.float32)
+    how = {"left": 3, "scale": 0.3, "segment_ids": array(IDS)}
+
+    def loss(implementation, qkv, maps):
+        y = ops.linearized_attention(*qkv, **maps, **how, implementation=implementation)
+        return jnp.sum(jnp.sin(y)), y
+
+    found = {}
+    for name in ("pallas", "xla"):
+        with interpreted():
+            graded = jax.jit(jax.grad(functools.partial(loss, name), argnums=(0, 1), has_aux=True))
+            found[name] = graded(qkv, maps)
+    gradients, y = found["pallas"]
+    assert_close(y, by_hand(qkv, maps, 3, IDS, oracles.taylor_features), FLOAT32)
+    assert_close(gradients, found["xla"][0], FLOAT32_GRADIENT)
 
 
 def test_a_window_of_the_whole_text_is_softmax_attention():
