@@ -16,7 +16,7 @@ import pallas_kernels
 from benchmarks.gpu.cases.taylor_attention import SHAPES
 from benchmarks.gpu.sections import checks
 from benchmarks.gpu.sections.checks import Attention, Check, Outcome, Window, WindowAttention
-from benchmarks.gpu.sections.recurrences import LinearRecurrence, Scan
+from benchmarks.gpu.sections.recurrences import LinearAttention, LinearRecurrence, Scan
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import COMPILERS, Candidate, Prepared
 from pallas_kernels import Rotary
@@ -104,6 +104,7 @@ def every_check() -> list[Check]:
     for erases, size in ((True, 64), (False, 128)):
         channels = LinearRecurrence(per_channel=True, erases=erases, key_size=size, value_size=size)
         scans += [replace(channels, packed=True), replace(channels, dtype="float32", key_size=40)]
+    scans += [LinearAttention(packed=True), LinearAttention(dtype="float32", features=40)]
     first = [*attention[:3], steps[0], windows[0], *short[:2], *scans]
     return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
 

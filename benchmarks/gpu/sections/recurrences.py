@@ -142,3 +142,38 @@ class LinearRecurrence(Recurrence):
     @property
     def tolerance(self) -> float:
         return TOLERANCES[self.dtype, None]
+
+
+@dataclass(frozen=True)
+class LinearAttention(Recurrence):
+    """`linear_attention` of exponentials, by the kernel of `linear_recurrence`."""
+
+    features: int = 128
+    value_size: int = 64
+    heads: int = 2
+
+    @property
+    def name(self) -> str:
+        sizes = f"F{self.features} V{self.value_size} {self.dtype} N{self.length}"
+        return f"linear attention {sizes}" + " packed" * self.packed
+
+    def tiny(self) -> "LinearAttention":
+        return replace(self, length=70, batch=1, heads=1, features=24, value_size=40)
+
+    def inputs(self, draw: Draw) -> dict[str, jax.Array]:
+        rows = self.batch, self.length, self.heads
+        q, k = (draw((*rows, self.features), self.dtype) for _ in range(2))
+        state = draw((self.batch, self.heads, self.features, self.value_size + 1))
+        return {"v": draw((*rows, self.value_size), self.dtype), "q": q, "k": k, "sums": jnp.abs(state)}
+
+    def call(self, tokens: Sequence[Any], state: Any, **options: Any) -> tuple[jax.Array, jax.Array]:
+        v, q, k = tokens
+        before = ops.init_linear_attention_state(self.batch, self.heads, self.features, self.value_size)
+        before = replace(before, kv=state[..., :-1], k=state[..., -1])
+        options |= {"feature_map": ops.feature_map("exp_half"), "initial_state": before}
+        y, after = ops.linear_attention(q, k, v, **options)
+        return y, jnp.concatenate([after.kv, after.k[..., None]], axis=-1)
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.dtype, None]
