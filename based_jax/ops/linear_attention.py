@@ -172,8 +172,10 @@ def _fused(
     ones = jnp.ones((*v.shape[:-1], 1), jnp.float32)
     normaliser, new_k = read(ones, None, state and state.k[..., None])
     if eps is not None:
-        y = (y / (normaliser + eps)).astype(v.dtype)
-        y = y if mask is None else jnp.where(mask[..., None, None], y, 0)
+        normaliser = normaliser + eps
+        if mask is not None:  # masked tokens read zeros
+            normaliser = jnp.where(mask[..., None, None], normaliser, 1)
+        y = (y / normaliser).astype(v.dtype)
     return (y, LinearAttentionState(new.kv, new_k.kv[..., 0], new.stream)) if return_state else y
 
 

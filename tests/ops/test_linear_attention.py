@@ -10,10 +10,11 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.core.implementations import KERNELS
-from tests.arrays import blank
+from pallas_kernels import interpreted
+from tests.arrays import array, blank
 from tests.marks import slow_but
 from tests.ops import draw, oracles
-from tests.ops.contract import Contract, Interpreted
+from tests.ops.contract import Contract, Interpreted, where
 from tests.ops.linear_attention_cases import Case, call, cast, decays, recurrence, tokens, values
 from tests.tolerances import FLOAT32, assert_close
 
@@ -64,6 +65,24 @@ FUSED = [
 
 class TestLinearAttentionKernel(Interpreted, TestLinearAttention):
     cases = slow_but(FUSED[:1], FUSED, core=[])
+
+
+@pytest.mark.release
+def test_the_kernel_gives_padding_finite_gradients():
+    """Features of NaN would have none, nor would 0 / eps without an eps."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(20) < np.array([[20], [13]])
+    q, k, v = (array(where(mask, x, np.nan), np.float32) for x in rng.normal(size=(3, 2, 20, 1, 2)))
+
+    @functools.partial(jax.grad, argnums=(0, 1, 2))
+    def run(q, k, v):
+        how = {"feature_map": ops.feature_map("exp_half"), "eps": 0.0, "mask": array(mask)}
+        return jnp.sin(ops.linear_attention(q, k, v, **how, implementation="pallas")).sum()
+
+    with interpreted():
+        gradients = jax.jit(run)(q, k, v)
+    chex.assert_tree_all_finite(gradients)
+    assert all(np.any(x) for x in gradients)
 
 
 @pytest.mark.parametrize("shut", [-1e4, -np.inf])
