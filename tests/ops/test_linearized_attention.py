@@ -56,7 +56,7 @@ def test_it_is_its_equation(left, x64):
 
 @pytest.mark.slow
 def test_the_kernel_of_older_tokens():
-    """In the interpreter, whose program has no place in `run`'s cache."""
+    """Values and gradients, in the interpreter."""
     qkv, maps = drawn(np.float32)
     how = {"left": 3, "scale": 0.3, "segment_ids": array(IDS)}
 
