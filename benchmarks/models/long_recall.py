@@ -37,6 +37,7 @@ from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.file_tokenizer import train_byte_level_bpe
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.evals.long.questions import Material, make_question
+from based_jax.files import write_lines
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops import cross_entropy
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -117,9 +118,15 @@ def make_rows(number: int, *, rows: int, directory: Path) -> tuple[np.ndarray, n
     return tokens, is_answer
 
 
+def texts_in(row: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+    """Return the texts of a row; a separator begins each, and others fill its part."""
+    parts = np.split(row, np.flatnonzero(row == tokenizer.eot))
+    return [text for part in parts if (text := tokenizer.decode(part[part != tokenizer.eot]))]
+
+
 @dataclass(frozen=True)
 class Data:
-    """Make a tokenizer, and the rows of tokens to train on."""
+    """Make a tokenizer, the rows of tokens to train on, and their texts for `train linearize`."""
 
     out: Path
     """Directory of the files."""
@@ -134,8 +141,12 @@ class Data:
         make, each = functools.partial(make_rows, rows=64, directory=self.out), range(-(-self.texts // 64))
         with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
             made = list(pool.map(make, each, chunksize=4))
-        for name, arrays in zip(("tokens", "is_answer"), zip(*made, strict=True), strict=True):
-            np.save(self.out / f"{name}.npy", np.concatenate(arrays))
+        tokens, is_answer = (np.concatenate(arrays) for arrays in zip(*made, strict=True))
+        np.save(self.out / "tokens.npy", tokens)
+        np.save(self.out / "is_answer.npy", is_answer)
+        tokenizer = load_tokenizer(str(self.out / "tokenizer.json"))
+        texts = ({"text": text} for row in tokens for text in texts_in(row, tokenizer))
+        write_lines(self.out / "texts.jsonl", texts)
 
 
 def make_model(name: str, vocab_size: int) -> LanguageModel:

@@ -45,6 +45,9 @@ def test_texts_differ_by_their_seeds(tokenizer):
     one, again, other = (long_recall.make_text(256, seed, tokenizer)[0] for seed in "001")
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
+    texts = long_recall.texts_in(np.concatenate([one, other]), tokenizer)
+    for text, tokens in zip(texts, (one, other), strict=True):
+        assert np.array_equal(tokenizer.encode(text), tokens[tokens != tokenizer.eot])
 
 
 def test_answers_are_found_among_the_targets():
