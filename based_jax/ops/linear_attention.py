@@ -159,6 +159,7 @@ def _fused(
     """
     q, k, v, log_decay = tokens
     call = continue_from(state, q.shape[0], q.shape[1], segment_ids, mask)
+    # Features of padding that is NaN would have gradients of NaN.
     q, k = (phi.features(x.astype(jnp.float32)) for x in call.unpadded((q, k)))
 
     def read(values: Array, log_decay: Array | None, sums: Any) -> tuple[Array, Any]:

@@ -113,8 +113,8 @@ def test_recurrences_of_few_tokens_or_odd_channels_stay_with_xla():
     with lowering_for():
         found = [selective_scan(*sizes) for sizes in ((16,), (2048,), (15,), (1,), (64, 48))]
         sizes = (16,), (2048, 72), (15,), (1,), (64, 257)
-        ops = "delta_rule", "linear_attention", "linear_recurrence"
-        every = [[recurrence(op, *each) for each in sizes] for op in ops]
+        names = "delta_rule", "linear_attention", "linear_recurrence"
+        every = [[recurrence(name, *each) for each in sizes] for name in names]
         sizes = (16,), (2048, 72), (15,), (1,), (64, 129)
         every.append([recurrence("generalized_delta_rule", *each) for each in sizes])
     assert [found] * 4 == every == [["pallas", "pallas", "xla", "xla", "xla"]] * 4
