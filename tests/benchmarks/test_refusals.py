@@ -57,6 +57,7 @@ REFUSED = {
     "static": {
         "--gpu H2OO": "--gpu = 'H2OO'",
         "--presets nothing": "--presets = 'nothing'",
+        "--preset nothing --device H100": "--presets = 'nothing'",
         "--programs dance": "--programs = 'dance'",
         "--decode-batches 1,0": "--decode-batches = 0",
         "--json .": "json = '.': expected a file that can be written",

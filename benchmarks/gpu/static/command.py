@@ -6,7 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
@@ -53,13 +55,13 @@ class Static:
     would use it, its cost is computed by formula. Needs the extra `inspect`.
     """
 
-    presets: Names = ("based-360m", "attn-360m", "mamba-360m")
+    presets: Annotated[Names, tyro.conf.arg(aliases=["--preset"])] = ("based-360m", "attn-360m", "mamba-360m")
     """Models."""
     schedule: str = ""
     """Number of layers instead of the models' own, as CLS."""
     programs: Names = ("train", "decode")
     """Programs: train, prefill, decode."""
-    gpu: str = "H200"
+    gpu: Annotated[str, tyro.conf.arg(aliases=["--device"])] = "H200"
     """H200, H100, A100, RTX 4090 or B200."""
     batch: int = 16
     """Rows of a training step and of a prompt."""
