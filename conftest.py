@@ -89,7 +89,16 @@ WITHOUT_CORE = (
     *(ROOT / "papers").iterdir(),  # pytest asks about what is in a directory of `testpaths`, not about itself
     *(
         ROOT / "tests" / name
-        for name in ("benchmarks", "docs", "evals", "experiments", "published", "profile")
+        for name in (
+            "benchmarks",
+            "compare",
+            "docs",
+            "evals",
+            "experiments",
+            "export",
+            "published",
+            "profile",
+        )
     ),
 )
 """directories without core tests: nothing else in the library depends on the code that they test"""

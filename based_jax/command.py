@@ -24,7 +24,6 @@ def parse(
     argv: Sequence[str] | None,
     *,
     prog: str,
-    default: Options | None = None,
     pairs: bool = True,
 ) -> Options:
     """Build `options` from flags.
@@ -33,7 +32,6 @@ def parse(
         options: dataclass whose field docstrings become the help texts.
         argv: flags; None takes the process's own.
         prog: name of the command, as in ``based-jax train lm``.
-        default: values of the flags that are not given, instead of the dataclass's own.
         pairs: whether a switch ``--x`` comes with its opposite, ``--no-x``.
 
     Raises:
@@ -41,9 +39,7 @@ def parse(
     """
     import tyro
 
-    keywords: dict[str, Any] = {} if default is None else {"default": default}
-    if not pairs:
-        keywords["config"] = (tyro.conf.FlagCreatePairsOff,)
+    keywords: dict[str, Any] = {} if pairs else {"config": (tyro.conf.FlagCreatePairsOff,)}
     captured = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured):

@@ -196,7 +196,7 @@ def test_ops_compile_once(compilations, name):
 CASES = MIXERS | {"input_conv": {}}
 
 
-@pytest.mark.parametrize("case", slow_but(["linear_attention", "long_conv"], CASES))
+@pytest.mark.parametrize("case", slow_but(["linear_attention", "long_conv"], CASES, core=[]))
 def test_mixers_compile_once(compilations, case):
     mixer = mixers.make(case.partition("-")[0], d_model=CHANNELS * 3, **CASES[case])
     x = drawn(BATCH, 13, mixer.d_model)
@@ -213,6 +213,7 @@ MIXER = mixers.make("attention", d_model=CHANNELS)
 PARAMETERS = normals(MIXER.init, X, dtype=jnp.float32)
 
 
+@pytest.mark.release
 def test_a_compiled_mixer_still_names_what_depends_on_values():
     _, state = MIXER.apply(PARAMETERS, X, MIXER.init_state(BATCH, 10))
 

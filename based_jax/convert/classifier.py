@@ -53,12 +53,9 @@ def save_classifier(
 
 
 def load_classifier(
-    directory: str | os.PathLike[str], *, dtype: str | None = None
+    directory: str | os.PathLike[str],
 ) -> tuple[SequenceClassifier, Params, tuple[str, ...]]:
     """Load a classifier, its parameters and its class names from files written by `save_classifier`.
-
-    Args:
-        dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
 
     Raises:
         FileNotFoundError: not a classifier's directory.
@@ -75,7 +72,7 @@ def load_classifier(
     fits = isinstance(names, list) and len(names) >= 2 and all(isinstance(name, str) for name in names)
     expect(fits, f"{path}: classes", names, "at least two names")
     expect_choice(f"{path}: pooling", pooling, POOLINGS)
-    body, params = load_pretrained(directory, dtype=dtype)
+    body, params = load_pretrained(directory)
     classes = tuple(names)
     model = SequenceClassifier(body.config, len(classes), pooling)
     head = read_state_dict(Path(directory) / HEAD)

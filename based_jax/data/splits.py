@@ -32,7 +32,7 @@ def split_documents(
     *,
     fraction: float = 0.05,
     max_bytes: int | None = None,
-    names: str | None = None,
+    held_out_names: str | None = None,
 ) -> tuple[list[Document], list[Document]]:
     """Split documents into a training and a held-out list without a text in common.
 
@@ -43,14 +43,14 @@ def split_documents(
     If this would leave a list empty (few documents, or one), every document is cut instead: its last
     `fraction` is held out, the rest is used for training; the parts are ``NAME (head)`` and ``NAME (tail)``.
 
-    With `names`, documents are held out if one of the names is a component of their own name between colons
-    (a file, a FASTA record, a line number). With `max_bytes`, each contributes a part from its middle in
-    proportion to its length.
+    With `held_out_names`, documents are held out if one of the names is a component of their own name between
+    colons (a file, a FASTA record, a line number). With `max_bytes`, each contributes a part from its middle
+    in proportion to its length.
 
     Args:
-        fraction: expected fraction of the documents to hold out; not used with `names`.
+        fraction: expected fraction of the documents to hold out; not used with `held_out_names`.
         max_bytes: limit of the held-out UTF-8 bytes; None for no limit.
-        names: names to hold out, separated by commas, e.g. "chr8,chr9".
+        held_out_names: names to hold out, separated by commas, e.g. "chr8,chr9".
 
     Raises:
         ValueError: a value out of range, a name that no document has, or so little text that no such split
@@ -59,8 +59,8 @@ def split_documents(
     expect(0 < fraction < 1, "fraction", fraction, "more than 0 and less than 1")
     expect(max_bytes is None or max_bytes >= 4, "max_bytes", max_bytes, "None or at least 4, one character")
     documents = [document for document in documents if document.text]
-    if names:
-        train, held_out = _by_name(documents, names.split(","))
+    if held_out_names:
+        train, held_out = _by_name(documents, held_out_names.split(","))
     else:
         sides: tuple[list[Document], list[Document]] = [], []
         for document in documents:
@@ -72,7 +72,7 @@ def split_documents(
             _LOGGER.info(message, len(documents))
     train_texts = {document.text for document in train}
     held_out = _distinct(held_out, train_texts)
-    held_out = _middles(held_out, max_bytes) if names else _within(held_out, train_texts, max_bytes)
+    held_out = _middles(held_out, max_bytes) if held_out_names else _within(held_out, train_texts, max_bytes)
     characters = sum(len(document.text) for document in documents)
     found = f"{len(documents)} with {characters} characters"
     expected = "enough text for a training and a held-out side that differ"
@@ -122,7 +122,8 @@ def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[
         found |= own
         (held_out if own else train).append(document)
     missing = ", ".join(sorted(wanted - found))
-    expect(not missing, "names", missing, "files or records of the data, as they stand between colons there")
+    expected = "files or records of the data, as they stand between colons there"
+    expect(not missing, "held_out_names", missing, expected)
     return train, held_out
 
 

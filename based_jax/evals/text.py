@@ -58,7 +58,7 @@ def load_text(options: TextOptions) -> Sequence[Document]:
     if options.part == "all":
         return documents
     sizes = {"fraction": options.held_out, "max_bytes": options.held_out_bytes}
-    train, held_out = split_documents(documents, **sizes, names=options.held_out_names)
+    train, held_out = split_documents(documents, **sizes, held_out_names=options.held_out_names)
     return train if options.part == "train" else held_out
 
 

@@ -35,7 +35,7 @@ from based_jax.ops.feature_maps import cosformer_features as cosformer_features
 from based_jax.ops.feature_maps import performer_map as performer_map
 from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
 from based_jax.ops.scatterbrain import gaussian_features as gaussian_features
-from based_jax.ops.feature_maps import taylor_features as taylor_features, taylor_size as taylor_size
+from based_jax.ops.feature_maps import taylor_features as taylor_features
 from based_jax.ops.feature_maps import symmetric_taylor_features as symmetric_taylor_features
 from based_jax.ops.feature_maps import symmetric_taylor_size as symmetric_taylor_size
 from based_jax.ops.feature_maps import symmetric_to_full as symmetric_to_full

@@ -125,11 +125,6 @@ def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, x * x * 2**-0.5, *triangle], axis=-1)
 
 
-def taylor_size(width: int) -> int:
-    """Return the size of the full map: 1 + K + K^2."""
-    return 1 + width + width**2
-
-
 def symmetric_taylor_size(width: int) -> int:
     """Return the size of the symmetric map: 1 + K + K (K + 1) / 2."""
     return 1 + width + width * (width + 1) // 2

@@ -76,7 +76,7 @@ def _open(spec: str, config: TextRunConfig, tokenizer: data.Tokenizer) -> RunDat
     is_text = not Path(spec, shard_file("train", 0)).is_file()
     expect(is_text, "data", spec, f"text; these are token shards: --data {TOKENS}{spec}")
     corpus = data.load_documents(spec, config.include, options=config.reading)
-    limits = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
+    limits = {"max_bytes": config.held_out_bytes, "held_out_names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)
     training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
     return RunData(training, held_out, corpus.describe(), corpus.files)

@@ -259,9 +259,9 @@ RECURRENCE = {
 with values. One with float32's digits counts as three, one of ones and zeros as two."""
 
 
-def recurrence(form: str, name: str, tokens: int, key_size: int, value_size: int, tile: int = 64) -> Cost:
+def recurrence(form: str, name: str, tokens: int, key_size: int, value_size: int) -> Cost:
     """Return the FLOPs of one of `RECURRENCE` for tokens of all heads; one in TF32 counts as two."""
     states, chunk, of_keys, of_values = RECURRENCE[form, name]
-    tiles = math.ceil(value_size / tile)
+    tiles = math.ceil(value_size / 64)
     widths = states * key_size * value_size + chunk * (of_keys * tiles * key_size + of_values * value_size)
     return Cost(0, tokens * 4 * widths)

@@ -235,12 +235,12 @@ class Features:
         """Return R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
         return self._hoisted.get((side, tile)) or self._load(side, tile)
 
-    def _of_last(self, constant: float, linear: float, others: Any) -> jax.Array:
-        """Return (1, last) numbers for the features of the last tile."""
+    def _of_last(self, linear: float, others: Any) -> jax.Array:
+        """Return (1, last) numbers for the features of the last tile, 1 for the constant."""
         feature = jnp.arange(self.plan.layout.last)[None, :]
         first, end = self.plan.layout.first_linear, self.plan.layout.constant_column
         others = jnp.where((feature >= first) & (feature < end), linear, others)
-        return jnp.where(feature == end, constant, others).astype(f32)
+        return jnp.where(feature == end, 1, others).astype(f32)
 
     def _scaled(self, phi: jax.Array, tile: int) -> jax.Array:
         """Return (C, F) features or their gradients times `scale` to the order of each."""
@@ -248,7 +248,7 @@ class Features:
             return phi
         if tile < self.plan.layout.pure:
             return phi * self.scale**2
-        return phi * self._of_last(1.0, self.scale, self.scale**2)
+        return phi * self._of_last(self.scale, self.scale**2)
 
     def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
         """Return (C, F) x R + r and x T + t."""
@@ -283,13 +283,13 @@ class Features:
 
     def normaliser(self, state: "State", x: jax.Array, phi_last: jax.Array) -> jax.Array:
         """Return (C,) q . z of queries x with features phi_last (C, last)."""
-        read = self.plan.dot(x, state.moments * self._of_last(1.0, 0.5, 0.0), (1, 0))
+        read = self.plan.dot(x, state.moments * self._of_last(0.5, 0.0), (1, 0))
         read = read if self.scale == 1 else read * self.scale
         return jnp.sum(read * phi_last, axis=1) + state.count
 
     def normaliser_gradient(self, state: "State", phi_last: jax.Array) -> jax.Array:
         """Return (C, K) sum w x + (sum w x x^T) x: the gradient of q . z per unit of weight."""
-        gradient = self.plan.dot(phi_last, state.moments * self._of_last(1.0, 1.0, 0.0), (1, 1))
+        gradient = self.plan.dot(phi_last, state.moments * self._of_last(1.0, 0.0), (1, 1))
         return gradient if self.scale == 1 else gradient * self.scale
 
 

@@ -99,29 +99,29 @@ def chromosomes() -> list[Document]:
 
 
 def test_named_records_are_held_out():
-    train, held_out = split_documents(chromosomes(), names="chr8,chr2")
+    train, held_out = split_documents(chromosomes(), held_out_names="chr8,chr2")
     assert {document.name for document in train} == {"f.fa:chr1:1-400", "f.fa:chr88"}
     assert {document.name for document in held_out} == {"f.fa:chr2", "f.fa:chr8:1-200", "f.fa:chr8:301-600"}
 
 
 def test_a_bound_takes_the_middles():
     documents = chromosomes()
-    _, held_out = split_documents(documents, names="chr8", max_bytes=100)
+    _, held_out = split_documents(documents, held_out_names="chr8", max_bytes=100)
     assert {document.name for document in held_out} == {
         "f.fa:chr8:1-200 (middle)",
         "f.fa:chr8:301-600 (middle)",
     }
     assert 98 <= sum(len(document.text) for document in held_out) <= 100
     assert all("|" not in document.text for document in held_out)
-    _, whole = split_documents(documents, names="chr8")
+    _, whole = split_documents(documents, held_out_names="chr8")
     assert sum(len(document.text) for document in whole) == 2000 + len("chr8:1-200|chr8:301-600|")
 
 
 def test_a_name_that_no_document_has_is_an_error():
-    with pytest.raises(ValueError, match="names = 'chr3': expected files or records"):
-        split_documents(chromosomes(), names="chr3,chr2")
+    with pytest.raises(ValueError, match=r"^held_out_names = 'chr3': expected files or records"):
+        split_documents(chromosomes(), held_out_names="chr3,chr2")
     with pytest.raises(ValueError, match="that differ"):
-        split_documents(chromosomes(), names="f.fa")
+        split_documents(chromosomes(), held_out_names="f.fa")
 
 
 def test_a_header_without_an_end_is_refused(monkeypatch):

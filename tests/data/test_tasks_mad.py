@@ -153,6 +153,7 @@ def test_shares():
     assert np.allclose(np.bincount(products[:, -1]) / 1000, 1 / 6, atol=5 * 0.4 / np.sqrt(1000))
 
 
+@pytest.mark.release
 def test_compression_is_decoded_from_the_last_output(tmp_path, monkeypatch):
     """The outputs differ by their position only, and the trainer of the task takes this model."""
     config = mqar_backbone(None, 8, vocab_size=5, layers=["short_conv"], mlp="none")

@@ -71,7 +71,6 @@ def test_command_and_runner(run, checkpoint, tiny, capsys):
     assert capsys.readouterr().err == "run.py: temperature = -1.0: expected a finite number, at least 0\n"
 
 
-@pytest.mark.release
 def test_the_runner_continues_texts(run, checkpoint, tiny, capsys, monkeypatch):
     assert run("--checkpoint", checkpoint, *SMALL)[0] == 0
     argv = ["--prompt", "w1 w2 w3", "--max-new-tokens", "7", "--directory", str(checkpoint / "exported")]

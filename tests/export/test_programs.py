@@ -30,7 +30,6 @@ MIXED = {
 }
 
 
-@pytest.mark.release
 def test_one_program_of_a_forward_serves_any_batch():
     """As users export it themselves, without states; learned positions and masks among what is traced."""
     tiny = make_tiny("HLSB", mixers=MIXED, max_positions=24)

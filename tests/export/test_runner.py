@@ -14,7 +14,6 @@ from based_jax.export import runner
 from based_jax.generate import generate
 from tests.export.conftest import Case
 from tests.generate.tiny import LENGTH
-from tests.marks import release_but
 from tests.subprocesses import run_python
 from tests.tolerances import FLOAT32, assert_close
 
@@ -51,7 +50,6 @@ def greedy(mixed: Case) -> list[list[int]]:
     return texts
 
 
-@pytest.mark.release
 def test_greedy_tokens(mixed, greedy):
     assert mixed.exported.generate(PROMPTS, NEW) == greedy
 
@@ -59,7 +57,6 @@ def test_greedy_tokens(mixed, greedy):
 PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.4, "frequency_penalty": 0.3}
 
 
-@pytest.mark.release
 @pytest.mark.parametrize(
     "settings",
     [
@@ -72,7 +69,6 @@ def test_sampled_tokens(mixed, greedy, settings):
     assert texts == reference(mixed, rng=jax.random.key(7), **settings) != greedy
 
 
-@pytest.mark.release
 def test_stop_tokens_end_a_row(mixed, greedy):
     stops = [greedy[0][3], greedy[1][7]]
     ends = [next((i for i, token in enumerate(row) if token in stops), NEW) for row in greedy]
@@ -81,7 +77,6 @@ def test_stop_tokens_end_a_row(mixed, greedy):
     assert min(ends) < NEW
 
 
-@pytest.mark.release
 def test_calls_are_the_model(mixed):
     """Prefill in two chunks, then a step of some rows: logits and states, those of the others untouched."""
     exported = mixed.exported
@@ -105,7 +100,6 @@ def test_calls_are_the_model(mixed):
     assert lengths == [[17, 3, 12]] * len(lengths) != []
 
 
-@pytest.mark.release
 def test_alone_without_the_library(mixed, greedy):
     """run.py in a process that can import nothing of ours: each prompt alone is as it was in the batch."""
     script = f"""
@@ -130,7 +124,6 @@ def test_fixed_batch(small):
         small.exported.init(1)
 
 
-@pytest.mark.release
 def test_wrong_arguments(plain):
     for options, message in [
         ({"prompts": []}, r"^prompts = \[\]: expected at least one row"),
@@ -153,7 +146,7 @@ def test_wrong_arguments(plain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", release_but(["plain"], ["plain", "mixed"]))
+@pytest.mark.parametrize("case", ["plain", "mixed"])
 def test_the_whole_length_can_be_used(case, request):
     """The last padded chunk reaches beyond the caches' end; real tokens fill them."""
     case = request.getfixturevalue(case)

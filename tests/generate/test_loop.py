@@ -141,6 +141,7 @@ def test_stream_is_generate_in_chunks(simple, options):
     assert (tokens[:, made:] == -1).all()
 
 
+@pytest.mark.release
 def test_log_probabilities_are_the_models_own(simple):
     options = {"temperature": 0.8, "rng": jax.random.key(1), "return_logprobs": True}
     tokens, logprobs = generate(simple.model, simple.params, PROMPTS, STEPS, **options)
@@ -211,6 +212,7 @@ def test_a_prefix_comes_before_every_row(hybrid):
     assert nothing.tolist() == whole[:1].tolist() * len(rests)
 
 
+@pytest.mark.release
 def test_penalties_count_a_prefix(simple):
     options = {"repetition_penalty": 3.0}
     expected = generate(simple.model, simple.params, [PENALISED], STEPS, **options)

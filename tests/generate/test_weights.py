@@ -82,6 +82,7 @@ def test_matrices_are_cast():
         assert bool(matrices) == (name == "gla")
 
 
+@pytest.mark.release
 def test_what_modules_want_in_float32_stays():
     names = ("A_log", "D", "dt_bias", "dt_norm", "B_norm", "C_norm")
     assert {path.split("'")[-2] for path in kept("mamba")} == {*names, "scale"}

@@ -81,7 +81,7 @@ def on_kernels(*arguments, **options):
         return values_and_gradients(*arguments, **options, implementation="pallas")
 
 
-@pytest.mark.parametrize("case", slow_but(CASES, [*CASES, *LONG_CASES]), ids=str)
+@pytest.mark.parametrize("case", slow_but(CASES, [*CASES, *LONG_CASES], core=CASES[1:]), ids=str)
 def test_values_states_and_gradients(case):
     """Against the recurrence, and the gradients of the quadratic form, both in float64."""
 

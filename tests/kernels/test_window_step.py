@@ -221,6 +221,7 @@ def test_gradient(rotary):
         assert_close(list(got), list(want), FLOAT32_GRADIENT)
 
 
+@pytest.mark.release
 def test_rings_of_another_dtype():
     """The new token is attended to as the ring holds it, like all later ones."""
     arrays, length, start = one_step()

@@ -90,6 +90,7 @@ def test_the_autocorrelation_picks_the_strongest_distances():
             assert_close(y[row, :length], expected[:length], FLOAT32)
 
 
+@pytest.mark.release
 def test_the_comparison_learns_and_short_rows_work():
     runner = run(filter="autocorrelation", lags=3)
     gradient = jax.jit(jax.grad(lambda variables: jnp.sum(runner.mixer.apply(variables, X)[0] ** 2)))

@@ -45,6 +45,7 @@ def built(request):
     return model, normals(model.init, tokens(1))
 
 
+@pytest.mark.release
 def test_a_padded_row_is_the_row_alone(built):
     model, params = built
     apply = jax.jit(model.apply)
@@ -58,6 +59,7 @@ def test_a_padded_row_is_the_row_alone(built):
             np.testing.assert_allclose(found[row], alone[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.release
 def test_the_body_is_the_language_model(built):
     model, params = built
     body = bj.LanguageModel(model.config)

@@ -133,6 +133,7 @@ def test_attention_weights_are_dropped():
     assert_close(changed[:, :-1], mixer.apply(params, x, rngs=KEY)[0][:, :-1], 0.0)
 
 
+@pytest.mark.release
 def test_padding_and_documents_beside_dropped_weights():
     options = {"num_heads": 2, "num_kv_heads": 1, "left": 2, "dropout": 1e-9}
     mixer = bj.mixers.make("sliding_window", d_model=8, **options)

@@ -48,6 +48,7 @@ def test_a_state_is_passed_in_and_returned(wrapped):
     np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-5)
 
 
+@pytest.mark.release
 def test_gradients_and_updates_are_those_of_plain_jax(wrapped):
     model = nnx.clone(wrapped)
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)

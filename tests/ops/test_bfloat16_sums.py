@@ -63,6 +63,7 @@ def test_gradients_of_what_all_chunks_read(function, arrays, monkeypatch):
     assert_close(found, expected, TOLERANCE)
 
 
+@pytest.mark.release
 def test_sums_over_a_segment():
     @jax.jit
     def sums(ones):
@@ -82,6 +83,7 @@ def test_lags_of_narrow_rows():
     assert lags.tolist() == [[4]]
 
 
+@pytest.mark.release
 def test_means_of_landmarks():
     k = np.asarray(K[:, :256], "bfloat16")
 

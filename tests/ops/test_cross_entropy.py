@@ -78,6 +78,7 @@ def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platfo
     np.testing.assert_allclose(2 * np.asarray(alone), ours[0], rtol=1e-6)
 
 
+@pytest.mark.release
 def test_the_kernel_of_the_logits_gradient_has_the_same_numbers(monkeypatch):
     """In 4 chunks; of a target that is no token the loss is NaN, of those left out nothing counts."""
     pretend(monkeypatch, "gpu", ROWS * 4 * 64)

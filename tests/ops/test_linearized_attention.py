@@ -74,11 +74,13 @@ def test_the_kernel_of_older_tokens():
     assert_close(gradients, found["xla"][0], FLOAT32_GRADIENT)
 
 
+@pytest.mark.release
 def test_a_window_of_the_whole_text_is_softmax_attention():
     qkv, maps = drawn(np.float32)
     assert_close(run(*qkv, **maps, left=12), ops.softmax_attention(*qkv), FLOAT32)
 
 
+@pytest.mark.release
 def test_features_of_exact_scores_give_softmax_attention():
     """One channel a head, and scores near 0: Taylor's map is exp up to s^3 / 6."""
     (q, k, v), _ = drawn(np.float32, 0.1)

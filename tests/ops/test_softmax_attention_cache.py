@@ -82,6 +82,7 @@ SLOTS = 2 * BLOCK + 88
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("length", "left"), [(1, SLOTS - 1), pytest.param(3, None, marks=pytest.mark.slow)])
 def test_blocks_give_the_numbers_and_gradients_of_the_reference(length, left):
     """Rows without keys, with some in one block, with one block full and, in a window, after a wrap."""
@@ -193,6 +194,7 @@ def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
             assert_close(np.where(real, got, 0), want, FLOAT64)
 
 
+@pytest.mark.release
 def test_disjoint_sets_of_keys_merge():
     q, k, v = drawn(np.float32)
 

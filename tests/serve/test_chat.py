@@ -67,6 +67,7 @@ def test_settings_and_ends_are_those_of_completions(client):
     assert client.chat(messages=TALK)["usage"]["completion_tokens"] <= 50
 
 
+@pytest.mark.release
 def test_a_stream_is_the_message_in_deltas(client):
     asked = {"messages": TALK, "n": 2, "max_tokens": 20, "temperature": 0}
     asked |= {"logprobs": True, "top_logprobs": 2}

@@ -18,7 +18,7 @@ from tests.marks import slow_but
 STEPS = 50
 
 
-@pytest.mark.parametrize("name", slow_but(["input_conv"], mixers.names()))
+@pytest.mark.parametrize("name", slow_but(["input_conv"], mixers.names(), core=[]))
 def test_trains_in_place_of_a_layer(tiny_config, name):
     """A repeated pattern of 8 tokens; packed documents and a padded row included."""
     config = tiny_config.replace(vocab_size=16, pad_vocab_multiple=1, schedule="L").with_mixer(name)

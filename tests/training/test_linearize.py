@@ -26,6 +26,7 @@ from based_jax.training.linearization import (
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
 from based_jax.training.run.metrics import read_metrics
 from based_jax.training.step import next_token_losses
+from tests.arrays import array, normals
 from tests.commands import refused
 from tests.tolerances import FLOAT32, assert_close
 from tests.training.runs import losses
@@ -34,7 +35,7 @@ from tests.training.test_hosts import CLOSE, finish, together
 WIDE = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 6, "qk_norm": True, "use_gate": True}
 STEPS = 6
 LAYERS = frozenset({"layers_0", "layers_2"})
-TOKENS = jax.random.randint(jax.random.key(2), (2, 12), 0, 257)
+TOKENS = array(np.random.default_rng(2).integers(0, 257, (2, 12)), np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def original(tiny_config):
         "S": tiny_config.mixers["S"],
     }
     model = bj.LanguageModel(tiny_config.replace(schedule="ASB", mixers=mixers))
-    params = model.init(jax.random.key(0), jnp.zeros((1, 1), int))
+    params = jax.jit(model.init)(jax.random.key(0), TOKENS)
 
     def sharper(path, leaf):
         return 30 * leaf if path[-2].key in ("q", "k", "v") else leaf
@@ -81,7 +82,7 @@ def finished(settings, tmp_path_factory):
 def with_maps(config, params, layers=None, **options):
     """Return the linearized model, and its parameters: fresh maps and the given weights."""
     model = bj.LanguageModel(linearized(config, layers, **options))
-    fresh = nn.meta.unbox(model.init(jax.random.key(1), jnp.zeros((1, 1), int)))
+    fresh = nn.meta.unbox(normals(model.init, TOKENS))
     return model, unflatten_dict(flatten_dict(fresh) | flatten_dict(params))
 
 

@@ -68,6 +68,7 @@ def finished(tmp_path_factory):
     return workdir, run(workdir)
 
 
+@pytest.mark.release
 def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
     """One layer, one learning rate, and a second call, which finds everything done."""
     small = {"layers": "short_conv", "d_model": 8, "examples": 60, "test_examples": 30, "epochs": 2}

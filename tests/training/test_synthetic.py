@@ -126,6 +126,7 @@ def test_stacked_trains_a_model_of_vectors():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == bj.param_count(config.architecture)
 
 
+@pytest.mark.release
 def test_a_model_of_vectors_keeps_the_contract():
     """Split calls with a state are the whole call; tokens and vectors of another width are refused."""
     config = mqar_backbone(None, 8, vocab_size=5, layers=["short_conv"], dropout=0.0)

@@ -67,7 +67,7 @@ def test_the_table_is_about_what_there_is():
 WITH_REFERENCE = [name for name in sorted(REVERSE_ONLY) if name.startswith("mixers.")]
 
 
-@pytest.mark.parametrize("name", slow_but(["mixers.mamba"], WITH_REFERENCE))
+@pytest.mark.parametrize("name", slow_but(["mixers.mamba"], WITH_REFERENCE, core=[]))
 def test_mixers_have_forward_mode_by_the_reference(name):
     CHECKS["jvp"](subjects.mixer(name.removeprefix("mixers."), implementation="reference"))
 

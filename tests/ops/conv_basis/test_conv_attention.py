@@ -60,7 +60,7 @@ def defined(q, k, v, starts, ids=None, counts=None):
     return y
 
 
-@pytest.mark.parametrize("own", slow_but([False], [False, True]))
+@pytest.mark.parametrize("own", slow_but([False], [False, True], core=[]))
 def test_both_implementations_are_the_definition(by_fft, own):
     """Segments of a tuple, or of each row and head; padding; float64 and float32."""
     run = attend_at if own else attend
@@ -108,6 +108,7 @@ def test_drowned_rows_are_computed_again(monkeypatch, scale, largest):
     assert not errors() < 3e-4
 
 
+@pytest.mark.release
 def test_causality(by_fft):
     """Fixed starts: to rounding by FFT, to the last bit otherwise. Starts that are found see the future."""
     q, k, v = numbers(3, dtype=np.float32)
