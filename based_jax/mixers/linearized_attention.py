@@ -90,7 +90,7 @@ class LinearizedAttention(SoftmaxAttention):
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         _, kv_heads, width = self.layout
         sizes = self.left, kv_heads, width, width, self.phi().size(self.map_dim)
-        return ops.init_linearized_state(batch_size, *sizes, dtype)
+        return ops.init_linearized_state(batch_size, *sizes, dtype, self.wide)
 
     def state_size(self, length: int) -> int:
         """Return 2 d min(N, w) with a window of w keys, and (d + H) F for the sums, of key heads."""

@@ -56,7 +56,7 @@ class ScatterBrain(SoftmaxHeads):
         self.expect_causal()
         heads, _, width = self.layout
         sizes = self.left, heads, width, width, self.feature_dim
-        return ops.init_linearized_state(batch_size, *sizes, dtype)
+        return ops.init_linearized_state(batch_size, *sizes, dtype, self.wide)
 
     def state_size(self, length: int) -> int:
         """Return 2 d w + F (d + H), Zoology's count: a window of w = `left` keys, and the sums."""

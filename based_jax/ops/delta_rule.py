@@ -174,7 +174,7 @@ def generalized_delta_rule(
 
     # A token of zeros keeps the state and reads 0, so the code below needs no mask.
     tokens = cast(call.unpadded((q, k, v, a, b, log_decay)), dtype)
-    tokens = (tokens[0] * factor, *tokens[1:])
+    tokens = ((tokens[0] * factor).astype(dtype), *tokens[1:])
 
     def compute(tokens: Any, kv: Array) -> tuple[Array, Array]:
         if chosen == "reference" or length == 1:  # a step of the recurrence: there is no system to solve

@@ -21,7 +21,7 @@ from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.decay import expect_log_decay
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import expect_chunk_size, expect_qkv, expect_state, stateful_op
+from based_jax.ops.core.op import expect_chunk_size, expect_number, expect_qkv, expect_state, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream, outputs_and_state
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap, expect_feature_map
 from based_jax.ops.linear_recurrence import (
@@ -107,6 +107,7 @@ def linear_attention(
     """
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect_feature_map(feature_map)
+    expect_number("eps", eps)
     size = feature_map.size(width)
     shape = (batch, heads, size, value_size)
     expect_state(initial_state, kv=shape, k=shape[:3])

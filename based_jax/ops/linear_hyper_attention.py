@@ -30,7 +30,14 @@ from jax.tree_util import Partial
 
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.op import body, expect_chunk_size, expect_scale, expect_state, stateful_op
+from based_jax.ops.core.op import (
+    body,
+    expect_chunk_size,
+    expect_number,
+    expect_scale,
+    expect_state,
+    stateful_op,
+)
 from based_jax.ops.core.platforms import platform_of
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import (
@@ -147,6 +154,7 @@ def linear_hyper_attention(
     check_hyper_attention(q, ks, vs, ordered, strict)
     expect_choice("normalize", normalize, NORMALIZERS)
     scale = expect_scale(scale, 1)
+    expect_number("eps", eps)
     chunk_size = expect_chunk_size(chunk_size, CHUNK_ON_GPU if platform_of([q]) == "gpu" else CHUNK)
     batch, length, heads, width = q.shape
     slots, value_size = len(ks), vs[0].shape[-1]

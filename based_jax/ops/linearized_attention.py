@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, append, finfo
+from based_jax.ops.core.arrays import accumulation_dtype, append, finfo, map_arrays
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
 from based_jax.ops.core.op import expect_scale, expect_state, stateful_op
@@ -57,13 +57,16 @@ def init_linearized_state(
     value_size: int,
     features: int,
     dtype: Any = jnp.float32,
+    sums_dtype: Any = None,
 ) -> LinearizedAttentionState:
-    """Return the state before the first token; `heads` are those of keys, `dtype` is that of the window."""
+    """Return the state before the first token; `heads` are those of keys, `dtype` is that of the window.
+
+    `sums_dtype` is float32, or float64 for a float64 computation; None is `dtype`, at least float32.
+    """
+    wide = jnp.promote_types(dtype, jnp.float32) if sums_dtype is None else sums_dtype
     return LinearizedAttentionState(
         window=init_kv_cache(batch_size, left + 1, heads, width, value_size, dtype),
-        sums=init_linear_attention_state(
-            batch_size, heads, features, value_size + 1, jnp.promote_types(dtype, jnp.float32)
-        ),
+        sums=init_linear_attention_state(batch_size, heads, features, value_size + 1, wide),
     )
 
 
@@ -192,7 +195,8 @@ def attend_in_two_parts(
         far, sums = run(q)
     else:  # one query of each group at a time: a group shares keys, values and their sums
         in_groups = q.reshape(batch, length, groups, heads // groups, q.shape[-1])
-        far, sums = jax.vmap(run, in_axes=3, out_axes=(3, None))(in_groups)
+        far, sums = jax.vmap(run, in_axes=3, out_axes=(3, 0))(in_groups)
+        sums = map_arrays(lambda x: x[0], sums)  # of keys alone: the same for each query
         far = far.reshape(batch, length, heads, far.shape[-1])
     mass = far[..., -1]
     exists = mass > SMALLEST_MASS

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.arrays import accumulation_dtype
-from based_jax.ops.core.op import body, expect_qkv, op, stateful_op
+from based_jax.ops.core.op import body, expect_number, expect_qkv, op, stateful_op
 from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linearized_attention import (
     LinearizedAttentionState,
@@ -120,6 +120,7 @@ def zoology_scatterbrain(
         y: (B, N, H, V) in the dtype of v.
     """
     length = _check(q, k, v, directions, left)
+    expect_number("eps", eps)
     dtype = accumulation_dtype(v)
     near = softmax_attention(q, k, v, left=left).astype(dtype)
     q, k, values, directions = (x.astype(dtype) for x in (q, k, v, directions))

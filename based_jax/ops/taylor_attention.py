@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pallas_kernels
 from based_jax.ops.core.arrays import kernel_precision
 from based_jax.ops.core.implementations import KERNELS, choose
-from based_jax.ops.core.op import body, expect_qkv, expect_state, op, stateful_op
+from based_jax.ops.core.op import body, expect_number, expect_qkv, expect_state, op, stateful_op
 from based_jax.ops.core.stream import advance, continue_from
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
@@ -89,6 +89,7 @@ def taylor_attention(
             "reference", quadratic; or None for the best.
     """
     batch, _, heads, width, value_size = expect_qkv(q, k, v)
+    expect_number("eps", eps)
     shape = (batch, heads, symmetric_taylor_size(width), value_size)
     expect_state(initial_state, kv=shape, k=shape[:3])
     unsupported = None
@@ -161,6 +162,7 @@ def taylor_step(
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "H", "dim"), "floating")
+    expect_number("eps", eps)
     rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
     expect_state(state, kv=(*rows, v.shape[-1]), k=rows)
     wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None

@@ -124,6 +124,10 @@ def test_a_scale_may_be_an_array(name):
         getattr(ops, name)(**arguments, scale=scale) for scale in (0.7, np.asarray(0.7, np.float32))
     )
     assert_close(found, expected, FLOAT32)
+    with jax.enable_x64(True):  # a dtype wider than that of the arrays changes nothing
+        function = functools.partial(getattr(ops, name), **arguments)
+        wide = [jax.eval_shape(lambda scale=scale: function(scale=scale)) for scale in (np.float64(0.7), 0.7)]
+    assert wide[0] == wide[1]
     assert np.abs(found - getattr(ops, name)(**arguments, scale=1.0)).max() > 1e-3
 
 
@@ -178,6 +182,8 @@ SPECIAL = {
         ({"starts": (1, 2)}, r"starts = \(1, 2\)"),
         ({"starts": (0, 1.5)}, r"starts = \(0, 1.5\): expected integers"),
         ({"starts": (0, 2, 2)}, r"starts = \(0, 2, 2\)"),
+        ({"starts": (0, 2**40)}, "starts = .*: expected at most 2147483647"),
+        ({"initial_state": SUMS}, "'LinearAttentionState': expected a state with v"),
         ({"starts": np.zeros((2, 3), int)}, "starts has shape"),
         ({"starts": np.zeros((2, 2, 1))}, "starts has dtype"),
         ({"starts": np.ones((2, 2, 1), int)}, "starts = .*: expected integers ascending from 0"),
@@ -253,6 +259,7 @@ SPECIAL = {
     "fixed_log_decay": [({"exponent": 1.0}, "exponent = 1.0: expected below 0")],
     "linear_attention": [
         ({"feature_map": "taylor"}, "feature_map = 'taylor': expected a FeatureMap"),
+        ({"eps": None}, "eps = None: expected a number"),
         ({"log_decay": -0.1}, r"log_decay = -0.1: expected an array of shape \(2, 3, 2\)"),
         ({"log_decay": ones(2)}, r"log_decay has shape \(2,\): expected \(2, 3, 2\)"),
     ],
@@ -329,6 +336,7 @@ SPECIAL = {
         ({"return_state": True}, "return_state = True"),
         (WHOLE | {"initial_state": CACHE(8, 2, 4, 5)}, "causal = False"),
         ({"initial_state": CACHE(8, 2, 4, 5, np.int8)}, r"initial_state\.k has dtype"),
+        ({"initial_state": SINKS(3, 4, 2, 4, 5)}, "initial_state = 'SinkCache': expected a KVCache"),
         ({"initial_state": CACHE(8, 2, 4, 5), "left": 6}, "slots of initial_state = 8: expected left ."),
         ({"initial_state": CACHE(2, 2, 4, 5)}, "length = 3: expected at most max_length = 2"),
     ],

@@ -54,23 +54,34 @@ def test_it_is_its_equation(left, x64):
     assert_close(whole, wanted, FLOAT32)
 
 
+def test_the_kernel_returns_one_state_for_the_queries_of_a_group():
+    qkv, maps = drawn(np.float32)
+    state = blank(ops.init_linearized_state, 2, 3, 2, 3, 5, 6)
+    how = {"left": 3, "initial_state": state, "return_state": True, "implementation": "pallas"}
+    with interpreted():
+        _, after = jax.eval_shape(functools.partial(ops.linearized_attention, **maps, **how), *qkv)
+    assert after == jax.eval_shape(lambda: state)
+
+
 @pytest.mark.slow
 def test_the_kernel_of_older_tokens():
-    """Values and gradients, in the interpreter."""
+    """Values, states and gradients, in the interpreter."""
     qkv, maps = drawn(np.float32)
-    how = {"left": 3, "scale": 0.3, "segment_ids": array(IDS)}
+    state = blank(ops.init_linearized_state, 2, 3, 2, 3, 5, 6)
+    how = {"left": 3, "scale": 0.3, "segment_ids": array(IDS), "initial_state": state, "return_state": True}
 
     def loss(implementation, qkv, maps):
-        y = ops.linearized_attention(*qkv, **maps, **how, implementation=implementation)
-        return jnp.sum(jnp.sin(y)), y
+        y, after = ops.linearized_attention(*qkv, **maps, **how, implementation=implementation)
+        return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.sin(after.sums.kv)), (y, after.sums)
 
     found = {}
     for name in ("pallas", "xla"):
         with interpreted():
             graded = jax.jit(jax.grad(functools.partial(loss, name), argnums=(0, 1), has_aux=True))
             found[name] = graded(qkv, maps)
-    gradients, y = found["pallas"]
+    gradients, (y, sums) = found["pallas"]
     assert_close(y, by_hand(qkv, maps, 3, IDS, oracles.taylor_features), FLOAT32)
+    assert_close(sums, found["xla"][1][1], FLOAT32_STATE)
     assert_close(gradients, found["xla"][0], FLOAT32_GRADIENT)
 
 

@@ -49,7 +49,7 @@ from based_jax.ops.core.op import (
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int, Scale
-from based_jax.validate import INT32_MAX, expect, expect_array, expect_choice
+from based_jax.validate import INT32_MAX, expect, expect_array, expect_choice, expect_range
 
 GRADIENTS = ("surrogate", "anchors")
 
@@ -166,8 +166,8 @@ def conv_attention(
         is_possible = 1 <= count <= length
         expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, if no starts are given")
     if state is not None:
-        v_shape, anchors = (batch, state.slots, heads, value_size), (batch, count, heads, width)
-        expect_state(state, v=v_shape, anchors=anchors, kernels=(batch, heads, count, state.slots))
+        expect_state(state, v=(batch, "W", heads, value_size), anchors=(batch, count, heads, width))
+        expect_state(state, kernels=(batch, heads, count, state.v.shape[1]))
         what = f"max_length = {state.slots} tokens, the size of the state"
         expect_capacity(state.stream, length, mask, state.slots, what)
     reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
@@ -230,6 +230,7 @@ def _expect_starts(starts: Starts, batch: int, heads: int) -> Int[Array, "rows h
     if isinstance(starts, tuple):
         rises = all(isinstance(start, int) for start in starts) and np.all(np.diff(starts) > 0)
         expect(starts[:1] == (0,) and bool(rises), "starts", starts, "integers ascending from 0")
+        expect_range("starts", starts[-1], 0)
         with own_settings():
             return jnp.asarray(starts, jnp.int32)[None, None]
     expect_array("starts", starts, (batch, heads, "A"), "integer")

@@ -140,6 +140,7 @@ def expect_cache(
         return
     expect(causal, "causal", causal, "True with an initial_state")
     batch, length, heads, width, value_size = sizes
+    expect(isinstance(cache, KVCache), "initial_state", type(cache).__name__, "a KVCache")
     expect_state(cache, k=(batch, "W", heads, width))
     expect_state(cache, v=(batch, cache.slots, heads, value_size))
     if left is None:

@@ -270,9 +270,17 @@ def expect_qkv(q: Array, k: Array, v: Array) -> tuple[int, int, int, int, int]:
 
 def expect_scale(scale: Any, width: int) -> Any:
     """Check an argument `scale`, a number or an array of one; return it, or K^(-1/2) if None."""
-    is_number = isinstance(scale, numbers.Real) or getattr(scale, "shape", None) == ()
-    expect(scale is None or is_number, "scale", scale, "a number")
-    return width**-0.5 if scale is None else scale
+    if scale is None:
+        return width**-0.5
+    expect_number("scale", scale)
+    # Numbers of NumPy have a dtype, to which products with them would be promoted.
+    return float(scale) if isinstance(scale, numbers.Real) else scale
+
+
+def expect_number(argument: str, value: Any) -> None:
+    """Check that an argument is a number or an array of one."""
+    is_number = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
+    expect(is_number, argument, value, "a number")
 
 
 def with_number(q: Array, scale: Any) -> tuple[Array, float]:
