@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import based_jax
 from based_jax.command import CONSOLE, fail, run
@@ -26,12 +27,11 @@ _CODE = re.compile(r"``.*?``")
 _WIDTH = 80
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first one or two words name, ``_`` as ``-``; return its exit status."""
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that the first one or two words name, ``_`` as ``-``, and exit with its status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
-        print(based_jax.__version__)
-        return 0
+        run(CONSOLE, functools.partial(print, based_jax.__version__), cached=False)
     known = console_commands(Path(__file__).parent)
     for count in (2, 1):
         name = " ".join(words[:count]).replace("_", "-")
@@ -40,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     group = "".join(word for word in words[:1] if not word.startswith("-"))
     inside = {name: text for name, (_, text) in known.items() if not group or name.split()[0] == group}
     if inside and words[bool(group) :] in ([], ["-h"], ["--help"]):
-        print(USAGE.format(table(inside)))
-        return 0
+        run(CONSOLE, functools.partial(print, USAGE.format(table(inside))), cached=False)
     wrong = " ".join(words[: 2 if inside else 1])
     choices = inside if group and inside else dict.fromkeys(name.split()[0] for name in known)
     fail(CONSOLE, f"{wrong}: expected one of {', '.join(choices)}{nearest(wrong, [*choices, *known])}")
@@ -90,4 +89,4 @@ def _purpose(source: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

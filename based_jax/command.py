@@ -1,6 +1,7 @@
 """Parse flags of the project's commands and report errors: one line on stderr, exit status 2."""
 
 import contextlib
+import difflib
 import io
 import itertools
 import os
@@ -70,10 +71,16 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
     keeps its traceback. Ctrl-C ends the process with status 130, a closed pipe silently with 141. If
     `cached`, compiled programs are kept on disk.
     """
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+        nowhere = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # of other encodings than UTF-8
     if cached:
         keep_programs()
     try:
         status = main()
+        sys.stdout.flush()
     except BrokenPipeError:  # what reads the output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # there may be more to flush
         sys.exit(141)  # as for a process that SIGPIPE ends
@@ -111,6 +118,10 @@ def _message(report: str) -> str:
     text = " ".join(line for line in lines if line.strip("\u2500- "))
     text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
     text = re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)
+    flags = [word for line in lines for word in line.split()[:1] if word.startswith("--")]
+    if flags and (wrong := re.match(r"Unrecognized options: (--[^\s,=]+)", text)):
+        closest = difflib.get_close_matches(wrong[1], flags, 1, cutoff=0)[0]
+        text = re.sub(r"(?<=you meant: )\S+", closest, text)
     text = re.sub(r"Error parsing [A-Z]\w*[a-z]\w*: ", "", text)  # of a dataclass, not of a flag
     is_pair = re.match(r"Unrecognized options: \w+=", text) is not None
     return text + "; separate options of a mixer by colons, other pairs by commas, without spaces" * is_pair

@@ -5,6 +5,7 @@ Results of several models can share a directory: a JSON file for each, and one p
 
 import base64
 import math
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -108,6 +109,9 @@ _NAME = re.compile(r"[\w][\w.\- ]*")
 def expect_result(directory: Path, name: str, keys: Set[str]) -> None:
     """Check, before the work, that `write_result` can write a result of this name; errors are the same."""
     expect(bool(_NAME.fullmatch(name)), "name", name, "letters, digits, spaces, dots, - and _")
+    nearest = next(path for path in (directory, *directory.parents) if path.exists())
+    is_free = nearest.is_dir() and os.access(nearest, os.W_OK)
+    expect(is_free, "out", str(directory), "a directory that can be written")
     results_in(directory, keys)
 
 

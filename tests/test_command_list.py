@@ -42,9 +42,21 @@ def test_every_command_in_a_process(name):
 @pytest.mark.release
 def test_a_closed_pipe_ends_a_command_without_a_message():
     code = "from based_jax.command import run; run('name', lambda: print('y' * 2**20), cached=False)"
-    with subprocess.Popen([sys.executable, "-c", code], **PIPES, env=environment()) as process:
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (b"", 141)
+    for arguments in (["-c", code], ["-m", "based_jax", "--help"]):
+        with subprocess.Popen([sys.executable, *arguments], **PIPES, env=environment()) as process:
+            process.stdout.close()
+            assert (process.stderr.read(), process.wait()) == (b"", 141)
+
+
+@pytest.mark.release
+def test_streams_of_another_encoding_and_closed_ones():
+    code = "from based_jax.command import run; run('name', lambda: print('é'), cached=False)"
+    ascii_only = environment() | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], **PIPES, env=ascii_only)
+    assert (done.stdout, done.stderr, done.returncode) == (b"\\xe9\n", b"", 0)
+    closed = ["sh", "-c", '"$0" -m based_jax --version 2>&-', sys.executable]
+    done = subprocess.run(closed, stdout=subprocess.PIPE, env=environment())
+    assert (done.stdout.decode(), done.returncode) == (f"{based_jax.__version__}\n", 0)
 
 
 def run_console(capsys, monkeypatch, *words):

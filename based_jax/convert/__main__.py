@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     directory, target = pretrained.find_directory(options.source), options.target
     is_same = target.exists() and target.samefile(directory)
     expect(not is_same, "DST", str(target), "a target other than the source")
+    pretrained.expect_no_run(target)
     fits = options.like is None or (options.dtype is None and options.license is None)
     expect(fits, "dtype and license", (options.dtype, options.license), "neither with --like, which has both")
     config = pretrained.read_config(directory)

@@ -130,9 +130,10 @@ def save_pretrained(
         The file with the weights, or the index of the shards.
 
     Raises:
-        ValueError: parameters of another model; a model other than that of `like`; a directory with weights
-            that `load_pretrained` would read instead.
+        ValueError: parameters of another model; a model other than that of `like`; a training run's
+            directory, or one with weights that `load_pretrained` would read instead.
     """
+    expect_no_run(Path(directory))
     card, file = card or ModelCard(), SAFETENSORS
     description: Mapping[str, Any]
     if like is None:
@@ -157,6 +158,14 @@ def save_pretrained(
     if like is None:
         write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
     return weights
+
+
+def expect_no_run(directory: Path) -> None:
+    """Check that config.json of a directory to write to is not a training run's, which it needs to resume."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # no file, or a damaged one, which may be replaced
+        found = read_object(directory / CONFIG)
+    expect("train" not in found, "directory", str(directory), "another one than that of a training run")
 
 
 def write_weights(

@@ -13,6 +13,7 @@ import tyro
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
+from based_jax.files import is_text
 from based_jax.generate.sampling import Sampler
 from based_jax.generate.text import StopTexts, TextStream
 from based_jax.generate.weights import decoding_weights
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = command.parse(Options, argv, prog=PROG)
     # Check the options before anything is loaded.
     StopTexts(options.stop)
+    for name, text in (("prompt", options.prompt), *(("stop", text) for text in options.stop)):
+        expect(is_text(text), name, text, "a text in UTF-8")
     expect_integer("max_new_tokens", options.max_new_tokens, 1)
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
 

@@ -163,7 +163,11 @@ def find_chat(directory: Path, tokenizer: Tokenizer) -> Chat | str:
 
 def read_keys(path: Path) -> tuple[str, ...]:
     """Read the keys of a file, one per line, ignoring empty lines; at least one."""
-    keys = tuple(filter(None, map(str.strip, path.read_text("utf-8-sig").splitlines())))
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"api_key_file = {str(path)!r}: expected a file in UTF-8") from error
+    keys = tuple(filter(None, map(str.strip, lines)))
     expect(bool(keys), "api_key_file", str(path), "a file with at least one key")
     return keys
 

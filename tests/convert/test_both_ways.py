@@ -79,6 +79,12 @@ class TestCommand:
             convert.main([str(source), str(tmp_path / "target"), "--like", str(like)])
         assert not (tmp_path / "target").exists()
 
+    def test_a_run_keeps_its_config(self, tmp_path):
+        (tmp_path / "config.json").write_text('{"model": {}, "train": {}, "data": {}}')
+        with pytest.raises(ValueError, match="expected another one than that of a training run"):
+            convert.main([str(CHECKPOINTS / "attn-tiny"), str(tmp_path)])
+        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
     def test_other_weights_in_the_way(self, tmp_path):
         (tmp_path / "like").mkdir()
         for name in ("config.json", "pytorch_model.bin"):

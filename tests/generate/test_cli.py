@@ -108,6 +108,7 @@ def test_interrupt_ends_the_text(capsys):
         (("--max-new-tokens", "0"), "max_new_tokens = 0: expected"),
         (("--seed", 2**64), f"seed = {2**64}: expected"),
         (("--stop", ""), "stop = '': expected"),
+        (("--stop", "a\udcff"), "stop = 'a\\udcff': expected a text in UTF-8"),
         (("--tokenizer", "none.json"), "none.json"),
     ],
     ids=str,

@@ -127,6 +127,7 @@ def fails(capsys):
         (("--tokenizer", "none.json"), "none.json"),
         (("--api-key-file", "nowhere"), "nowhere"),
         (("--api-key-file", os.devnull), "expected a file with at least one key"),
+        (("--api-key-file", sys.executable), ": expected a file in UTF-8"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

@@ -247,6 +247,7 @@ REFUSED = {
     "--recipe /no/such.toml": "/no/such.toml",
     "--steps many": "--steps",
     "--no-such-flag": "--no-such-flag",
+    "--step 3": "Perhaps you meant: --steps",
 }
 
 

@@ -36,6 +36,14 @@ def test_a_directory_in_use_is_refused_in_one_line(name, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["lm", "classify"])
+def test_a_directory_with_checkpoints_is_refused_before_the_data_is_read(name, tmp_path):
+    (tmp_path / "checkpoints/3").mkdir(parents=True)
+    command, flags = COMMANDS[name]
+    with pytest.raises(ValueError, match="--resume: this one holds checkpoints of a run"):
+        command.main([*flags, "--workdir", str(tmp_path)])
+
+
 def saved_config(directory, **changes):
     """Write the config.json of a language model's run with `changes` of its settings; return the settings."""
     settings = lm.LMConfig(workdir=directory, batch_size=3, seed=7, dtype="float32")

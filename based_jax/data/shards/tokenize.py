@@ -238,8 +238,10 @@ def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:
     if (path := out / JOURNAL).exists():
         match read_json(path, max_bytes=MAX_BYTES):
             case {"sha256": digest, **journal} if digest == _digest(journal):
-                _expect_same(out, journal["settings"], plan.to_dict())
-                state = journal["state"]
+                settings = json.loads(json.dumps(plan.to_dict()))  # as they were read
+                if journal["state"]["documents"] or journal["settings"] == settings:
+                    _expect_same(out, journal["settings"], settings)
+                    state = journal["state"]  # else nothing was found with other settings
             case _:
                 expected = "expected the progress of this command, undamaged; start again in a new directory"
                 raise ValueError(f"{path}: {expected}")
@@ -267,11 +269,11 @@ def _expect_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None
     settings = {name: (now[name], before.get(name)) for name in _SETTINGS}
     settings["data"] = [source["spec"] for source in new], [source["spec"] for source in old]
     for name, (value, begun) in settings.items():
-        expect(begun == value, name, value, f"{begun!r}, as {out} was begun with")
+        expect(begun == value, name, value, f"{begun!r}, as {out} was begun with, or another directory")
     for source, was in zip(new, old, strict=True):
         value, begun = source["include"], was["include"]
-        expect(begun == value, "include", value, f"{begun!r}, as {out} was begun with")
-        expected = f"the files as they were when {out} was begun"
+        expect(begun == value, "include", value, f"{begun!r}, as {out} was begun with, or another directory")
+        expected = f"the files as they were when {out} was begun, or another directory"
         expect(source == was, "data", source["spec"], expected)
 
 

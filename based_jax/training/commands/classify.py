@@ -111,7 +111,7 @@ def class_losses(
 
 def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     """Run `config` to its end and return the results, or the outcome of a run that a signal stopped."""
-    with sole_run(config.workdir):
+    with sole_run(config.workdir, config.resume):
         return _train(config)
 
 

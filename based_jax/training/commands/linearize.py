@@ -169,7 +169,7 @@ def train(config: LinearizeConfig) -> Outcome:
     """Run `config` to its end, or until a signal; metrics of the last step also have those in full."""
     loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
     hosts.join(config.hosts)
-    with sole_run(config.workdir):
+    with sole_run(config.workdir, config.resume):
         return _train(with_schedule(config), loop)
 
 

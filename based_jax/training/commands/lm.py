@@ -141,7 +141,7 @@ def train(config: LMConfig) -> Run:
     """Run `config` to its end, or until a signal."""
     loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
     hosts.join(config.hosts)
-    with sole_run(config.workdir):
+    with sole_run(config.workdir, config.resume):
         return _train(with_schedule(config), loop)
 
 

@@ -5,7 +5,6 @@ Zoology's code. A task on embeddings (`stacked`) trains Zoology's continuous mod
 same layers a vector that is scored against the table of values, which is fixed.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ _MAY_CHANGE = {"workdir", "log_every", "recipe"}  # on resuming
 def train_synthetic(config: SyntheticConfig) -> Outcome:
     """Run `config` to its end, or until a signal."""
     facts = facts_of(config)
-    with directory.sole_run(config.workdir):
+    with directory.sole_run(config.workdir, resume=True):
         _prepare_workdir(config)
         return sweep(config, facts)
 
@@ -88,6 +87,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     outcome = train_synthetic(config)
     for record in outcome.records:
         print(_sentence(record))
-    best = max((r["accuracy"] for r in outcome.records if r["status"] != "failed"), default=math.nan)
-    print(f"best accuracy {best!r}; results in {config.workdir / 'results.jsonl'}")
+    ended = [record["accuracy"] for record in outcome.records if record["status"] != "failed"]
+    best = f"best accuracy {max(ended)!r}" if ended else "no run has an accuracy"
+    print(f"{best}; results in {config.workdir / 'results.jsonl'}")
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by

@@ -5,6 +5,7 @@ The text is streamed, so memory does not grow with it. After an interruption the
 
 import dataclasses
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -135,5 +136,7 @@ def summary(out: Path, manifest: Manifest) -> str:
         lines.append(f"not read: {not_read}")
     if files:
         lines += [report_table(files), f"every file: {out / REPORT}"]
-    lines.append(f"next: based-jax train lm --data tokens:{out} --workdir runs/{out.resolve().name}")
+    words = ["--data", f"tokens:{out}", "--workdir", f"runs/{out.resolve().name}"]
+    words += [] if manifest.splits["held_out"].shards else ["--eval-every", "0"]
+    lines.append(f"next: based-jax train lm {shlex.join(words)}")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from based_jax.data.readers import ReadOptions
 from based_jax.data.reading import read_all
 from based_jax.data.shards.blocks import find_sources
 from based_jax.files import whole_file
-from based_jax.validate import expect, expect_range
+from based_jax.validate import expect, expect_range, expect_writable
 
 PROG = "based-jax train tokenizer"
 
@@ -42,6 +42,7 @@ class TokenizerConfig:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect_range("vocab_size", self.vocab_size, LEAST_VOCABULARY)
         expect(not self.out.exists(), "out", str(self.out), "a new file")
+        expect_writable(self, "out")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

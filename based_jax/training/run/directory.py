@@ -23,13 +23,16 @@ Config = TypeVar("Config")
 
 
 @contextlib.contextmanager
-def sole_run(workdir: Path) -> Iterator[None]:
+def sole_run(workdir: Path, resume: bool) -> Iterator[None]:
     """Keep other runs from writing to `workdir`; with several processes the main one holds the lock.
 
-    Errors: see `based_jax.directory_lock.sole_writer`.
+    Errors: see `based_jax.directory_lock.sole_writer`; ValueError if it has checkpoints that the run does not
+    resume.
     """
     with contextlib.ExitStack() as stack:
         hosts.from_main(lambda: stack.enter_context(sole_writer(workdir)))
+        expected = "a new directory, or --resume: this one holds checkpoints of a run"
+        expect(resume or not has_checkpoints(workdir), "workdir", str(workdir), expected)
         if hosts.is_main():
             remove_unfinished(workdir / "model")
         yield
@@ -50,15 +53,12 @@ def prepare_run(
         may_change: settings that may change on resuming, as they do not affect losses.
 
     Raises:
-        ValueError: the directory holds another run, or it holds this run and `resume` is not set; or its
-            config.json is not that of a run.
+        ValueError: the directory holds another run, or a config.json that is not that of a run.
     """
     path = config.workdir / "config.json"
     settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     settings.pop("hosts", None)  # belongs to this launch, not to the run
     if has_checkpoints(config.workdir):
-        expected = "a new directory, or --resume: this one holds checkpoints of a run"
-        expect(config.resume, "workdir", str(config.workdir), expected)
         before = read_config(path)
         kept = "as in the run that is resumed"
         expect_same_settings(_flat(settings), _flat(before["train"]), may_change, kept)

@@ -23,7 +23,7 @@ from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.data.tokenizers import FileTokenizer
 from based_jax.training.commands.tokenize import PROG, main
-from tests.commands import run_here
+from tests.commands import refused, run_here
 from tests.floors import ROOT
 
 TEXTS = [f"text {n} " * (n % 7 + 1) + "é\n" for n in range(40)]
@@ -110,7 +110,7 @@ def test_finished_and_other_settings(tmp_path, capsys, monkeypatch):
     before = _contents(out)
     again = run_here(PROG, main, argv, capsys)
     assert again.status == 0
-    assert f"next: based-jax train lm --data tokens:{out} --workdir runs/out" in again.out
+    assert f"next: based-jax train lm --data tokens:{out} --workdir runs/out\n" in again.out
     assert "not read" not in again.out
     ended = run_here(PROG, main, [*argv, "--held-out", 0.5], capsys)
     assert ended.status == 2
@@ -201,6 +201,17 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         peaks.append(int(done.stdout) / 1024)
     print("peak memory, MiB:", peaks)
     assert peaks[1] - peaks[0] < 50
+
+
+def test_settings_that_found_no_document_may_change(tmp_path, capsys):
+    spec, out = _write(tmp_path / "in", "jsonl"), tmp_path / "its shards"
+    argv = ["--data", spec, "--tokenizer", "byte", "--workers", 1, "--held-out", 0, "--out"]
+    nothing = refused(PROG, main, [*argv, out, "--text-field", "nope"], capsys)
+    assert "at least one training document" in nothing
+    ended, other = (run_here(PROG, main, [*argv, path], capsys) for path in (out, tmp_path / "other"))
+    assert (ended.status, other.status) == (0, 0)
+    assert f"--data 'tokens:{out}' --workdir 'runs/its shards' --eval-every 0\n" in ended.out
+    assert _contents(out) == _contents(tmp_path / "other")
 
 
 def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):

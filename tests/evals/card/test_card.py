@@ -170,6 +170,8 @@ def test_the_command_writes_cards_of_checkpoints_and_their_page(saved, tmp_path)
     assert "http" not in page
     for name in ("tiny", "other", "All models"):
         assert f"<h2>{name}</h2>" in page
+    with pytest.raises(ValueError, match=r"out = '.*tiny\.json': expected a directory that can be written"):
+        command.main([*words[:2], "--out", str(out / "tiny.json")])
     (out / "no card.json").write_text("{}")
     with pytest.raises(ValueError, match=r"no card\.json'?: expected only files with hits, mqar, name"):
         bj.evals.write_recall_card(out, first)
