@@ -256,10 +256,11 @@ def test_dtypes_in_float64(x64):
     for case in PROPER:
         mixer = mixers.make(case.partition("-")[0], d_model=WIDTH, dtype=jnp.float64, **CASES[case])
         x = jax.ShapeDtypeStruct((2, 3, WIDTH), jnp.float64)
-        variables = jax.eval_shape(mixer.init, jax.random.key(0), x)
-        for dtype in (None, jnp.float32):
-            state = jax.eval_shape(lambda: mixer.init_state(2, laws.MAX_LENGTH, dtype=dtype))  # noqa: B023
-            assert jax.eval_shape(mixer.apply, variables, x, state)[1] == state, (case, dtype)
+        state = jax.eval_shape(lambda: mixer.init_state(2, laws.MAX_LENGTH))  # noqa: B023
+        (_, after), variables = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x, state)
+        assert after == state, case
+        narrow = jax.eval_shape(lambda: mixer.init_state(2, laws.MAX_LENGTH, dtype=jnp.float32))  # noqa: B023
+        assert jax.eval_shape(mixer.apply, variables, x, narrow)[1] == narrow, case
         assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}, case
 
 

@@ -79,11 +79,13 @@ def test_the_last_of_several_flags_counts(tmp_path):
     assert with_recipe(recipes, lm.LMConfig)[:2] == ["--steps", "5"]
 
 
-def test_a_run_is_resumed_with_its_own_model(tmp_path):
+def test_a_run_is_resumed_with_its_own_model(tmp_path, capsys):
     """A preset's file may have changed since."""
     run = {"config": saved_config(tmp_path), "data": {"crc32": 1}, "may_change": ("resume", "workdir")}
     model = {"schedule": "W", "dtype": "float32", "mixers": {"W": {"options": {"sizes": (8, 8)}}}}
+    (tmp_path / "config.json").unlink()
     prepare_run(model=model, **run)
+    assert capsys.readouterr().err == f"{tmp_path}: nothing to resume, so a new run begins\n"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     prepare_run(model={**model, "dtype": "bfloat16"}, **run)  # of another device
     with pytest.raises(ValueError, match=r"mixers = .*: expected .* as in the run that is resumed"):

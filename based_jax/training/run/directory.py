@@ -72,6 +72,8 @@ def prepare_run(
         read_config(path)  # refuses that of anything else, such as a model, which would be lost
     if not hosts.is_main():
         return
+    if config.resume and not path.exists():
+        print(f"{config.workdir}: nothing to resume, so a new run begins", file=sys.stderr)
     config.workdir.mkdir(parents=True, exist_ok=True)
     write_json(path, {"model": model, "train": settings, "data": data, "versions": versions(*_PACKAGES)})
 
