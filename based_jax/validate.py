@@ -1,9 +1,10 @@
 """Checks of public arguments: errors name the argument, its value and what was expected."""
 
+import dataclasses
 import difflib
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,33 @@ def expect_ranges(settings: Any, least: float, *names: str) -> None:
 
 
 def expect_writable(settings: Any, *names: str) -> None:
-    """Check that paths in these attributes are None or can be written; missing directories are no error."""
+    """Check that paths in these attributes are None or can be written, and are no file of another attribute.
+
+    Missing directories are no error. Attributes may be tuples of paths, and objects with attributes.
+    """
     for name in names:
         if (path := getattr(settings, name)) is not None:
             nearest = next(parent for parent in (path, *path.parents) if parent.exists())
             is_free = nearest.is_dir() == (nearest != path)
             expect(is_free and os.access(nearest, os.W_OK), name, str(path), "a file that can be written")
+            used = {other: value for other, value in vars(settings).items() if other != name}
+            is_input = nearest == path and any(path.samefile(file) for file in _files(used))
+            expect(not is_input, name, str(path), "a file that nothing is read from")
+
+
+def _files(value: Any) -> Iterator[str | os.PathLike[str]]:
+    """Yield the values inside that are paths of existing files."""
+    if isinstance(value, str | os.PathLike):
+        if os.path.isfile(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _files(each)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _files(each)
+    elif dataclasses.is_dataclass(value):
+        yield from _files(vars(value))
 
 
 def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 A sharded operand of an opaque call is gathered on every device. Rows and heads are independent in all our
 kernels, so each device can run the same kernel on its own rows and heads: with a partitioning rule for this,
-`jit` over sharded arrays needs no collective and no mesh.
+`jit` over arrays that are sharded alike needs no collective and no mesh. Others are resharded.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu
@@ -83,20 +84,30 @@ def _partitioned(
     split: Sequence[str],
 ) -> Callable[..., tuple[jax.Array, ...]]:
     names = list(dict.fromkeys(" ".join([*operands, *results]).split()))
+    words = [axes.split() for axes in (*results, *operands)]
+    beside = {name: {other for axes in words if name in axes for other in axes} for name in names}
     interpret = is_interpreted()  # read now: partitioning happens at compilation, maybe outside the context
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         with interpreted() if interpret else contextlib.nullcontext():
             return function(*arrays)
 
+    def partition(mesh: Mesh, arguments: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, ...]:
+        """Shard the axes of one name alike in all arrays: they may come with different shardings."""
+        # The axes of the mesh that each name is sharded over: those of the first array that has some.
+        over: dict[str, tuple[str, ...]] = {}
+        for axes, array in zip(words, (*shapes, *arguments), strict=True):
+            for name, part in zip(axes, array.sharding.spec, strict=False):
+                wanted = (part,) if isinstance(part, str) else tuple(part or ())
+                taken = {axis for other in beside[name] for axis in over.get(other, ())}
+                if name in split and name not in over and wanted and taken.isdisjoint(wanted):
+                    over[name] = wanted
+        placed = [NamedSharding(mesh, PartitionSpec(*map(over.get, axes))) for axes in words]
+        return mesh, run, tuple(placed[: len(results)]), tuple(placed[len(results) :])
+
     partitioned = custom_partitioning(run)
     partitioned.def_partition(
-        partition=lambda mesh, arguments, shapes: (
-            mesh,
-            run,
-            tuple(shape.sharding for shape in shapes),
-            tuple(argument.sharding for argument in arguments),
-        ),
+        partition=partition,
         sharding_rule=f"{', '.join(operands)} -> {', '.join(results)}",
         need_replication_factors=tuple(name for name in names if name not in split),
     )

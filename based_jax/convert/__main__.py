@@ -52,8 +52,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Convert and print a short report."""
     options = command.parse(Options, argv, prog=PROG)
     directory, target = pretrained.find_directory(options.source), options.target
-    is_same = target.exists() and target.samefile(directory)
-    expect(not is_same, "DST", str(target), "a target other than the source")
+    expect(target.is_dir() or not target.exists(), "DST", str(target), "a directory")
+    like = None if options.like is None else pretrained.find_directory(options.like)
+    for what, other in (("the source", directory), ("--like", like)):
+        is_same = other is not None and target.exists() and target.samefile(other)
+        expect(not is_same, "DST", str(target), f"a target other than {what}")
     pretrained.expect_no_run(target)
     fits = options.like is None or (options.dtype is None and options.license is None)
     expect(fits, "dtype and license", (options.dtype, options.license), "neither with --like, which has both")
@@ -73,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 write_json(target / GENERATION_FILE, settings)
             copy_page(directory, target)
         weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
-        if options.like is not None:
-            like = pretrained.find_directory(options.like)
+        if like is not None:
             copy_tokenizer(like if tokenizer_files(like) else directory, target)
             copy_page(directory, target)
     shapes, page = pretrained.language_model_shapes(model.config), target / CARD

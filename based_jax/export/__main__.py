@@ -10,7 +10,7 @@ from typing import Any, Literal
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained, own_tokenizer
 from based_jax.data.tokenizers import load_tokenizer
-from based_jax.export.directory import export_model
+from based_jax.export.directory import expect_free, export_model
 from based_jax.export.programs import PLATFORMS, Plan
 from based_jax.export.runner import read_manifest
 from based_jax.generate.weights import decoding_weights
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_local = Path(options.checkpoint).exists()
     expect(options.out is not None or is_local, "out", None, "a directory for a model from the hub")
     out = options.out or directory / "exported"
+    expect_free(out)
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer is not None else None
     begin = time.perf_counter()
     with phase("reading the weights", patience=math.inf):

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from based_jax.convert.hub import CONFIG
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens, text_start
 from based_jax.export import runner
@@ -58,6 +59,7 @@ def export_model(
     if tokenizer is not None:
         most = model.config.vocab_size
         expect(tokenizer.vocab_size <= most, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {most}")
+    expect_free(directory)
     import_optional("flatbuffers", "directory", str(directory), "export")  # which jax.export needs
     programs = export_programs(model, params, plan)
     target = Path(directory)
@@ -85,6 +87,13 @@ def export_model(
     write_json(target / runner.MANIFEST, manifest)
     runner.record(manifest["sha256"])
     return target / runner.MANIFEST
+
+
+def expect_free(directory: str | os.PathLike[str]) -> None:
+    """Check that a directory to write to has no model or run, whose files would be replaced."""
+    target = Path(directory)
+    is_free = target.is_dir() and not (target / CONFIG).exists()
+    expect(is_free or not target.exists(), "directory", str(target), "a new one, or that of an export")
 
 
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:

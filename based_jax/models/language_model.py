@@ -88,7 +88,7 @@ class LanguageModel(Module):
 
         Returns:
             logits: (B, N, padded vocabulary) float32. Training lowers the padded entries; mask them before
-                sampling (`generate` does). Out-of-range tokens and learned positions give NaN.
+                sampling (`generate` does). Out-of-range positions give NaN, and tokens unless masked.
             state: after the last real token; None if `state` was None.
 
         Raises:
@@ -120,7 +120,7 @@ class LanguageModel(Module):
         ids: Any = None
         if config.input_dim is None:
             expect_array("tokens", tokens, ("B", "N"), "integer")
-            ids = tokens
+            ids = tokens if mask is None else jnp.where(mask, tokens, 0)  # those of padding may be any
         else:
             expect_array("tokens", tokens, ("B", "N", config.input_dim), "floating")
         expected = f"None or the {self.config.num_layers} layers' states from init_state"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -78,6 +79,19 @@ class TestCommand:
         with pytest.raises(ValueError, match="expected a checkpoint of the same model"):
             convert.main([str(source), str(tmp_path / "target"), "--like", str(like)])
         assert not (tmp_path / "target").exists()
+
+    def test_targets_whose_files_would_be_lost(self, tmp_path):
+        source, like, file = (str(tmp_path / name) for name in ("source", "like", "file"))
+        for path in (source, like):
+            shutil.copytree(CHECKPOINTS / "attn-tiny", path)
+        Path(file).touch()
+        for words, what in (
+            ([source, source], "a target other than the source"),
+            ([source, like, "--like", like], "a target other than --like"),
+            ([source, file], "a directory"),
+        ):
+            with pytest.raises(ValueError, match=f"^DST = .*: expected {what}$"):
+                convert.main(words)
 
     def test_a_run_keeps_its_config(self, tmp_path):
         (tmp_path / "config.json").write_text('{"model": {}, "train": {}, "data": {}}')

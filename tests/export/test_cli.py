@@ -166,6 +166,7 @@ def test_dtype_and_directory(run, checkpoint, tiny, tmp_path):
         (("--checkpoint", "GOOD", "--max-length", "0"), "max_length = 0: expected"),
         (("--checkpoint", "GOOD", "--dtype", "float64"), "--dtype"),
         (("--checkpoint", "EMPTY"), "config.json"),
+        (("--checkpoint", "GOOD", "--out", "GOOD"), "expected a new one, or that of an export"),
     ],
     ids=str,
 )

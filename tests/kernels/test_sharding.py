@@ -27,12 +27,26 @@ def _example(call: sharded.Call) -> list[np.ndarray]:
     ]
 
 
-def check(names: list[str]) -> None:
-    """All of this file, in one process with 8 devices."""
+def check(names: list[str], mixed: list[str]) -> None:
+    """All of this file, in one process with 8 devices; of `mixed` each array is whole in turn, too."""
     check_detection()
     calls = {call.name: call for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32)}
     for name in names:
         check_call(calls[name])
+    for name in mixed:
+        for index in range(len(calls[name].arguments)):
+            check_mixed_call(calls[name], index)
+
+
+def check_mixed_call(call: sharded.Call, index: int) -> None:
+    """Array `index` is whole on every device, and the others are split: the same numbers."""
+    arguments = _example(call)
+    placed = [like.sharding for like in call.sharded(sharded.mesh(jax.devices()))]
+    placed[index] = NamedSharding(placed[index].mesh, PartitionSpec())
+    split = [jax.device_put(x, sharding) for x, sharding in zip(arguments, placed, strict=True)]
+    with interpreted():
+        results, expected = (jax.jit(call.function)(*given) for given in (split, arguments))
+    assert_close(results, expected, FLOAT32_GRADIENT, f"{call.name}, array {index} whole")
 
 
 def check_call(call: sharded.Call) -> None:
@@ -62,7 +76,7 @@ def check_detection() -> None:
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "mixed"),
     [
         pytest.param(
             [
@@ -71,11 +85,16 @@ def check_detection() -> None:
                 *("rms_norm", "softmax_loss", "selective_scan backward", "delta_rule backward"),
                 *("linear_recurrence", "low_rank backward"),
             ],
+            ["taylor_step", "conv_step"],
             marks=pytest.mark.release,
         ),
-        pytest.param(["taylor_attention with state", "taylor_attention packed"], marks=pytest.mark.slow),
+        pytest.param(
+            ["taylor_attention with state", "taylor_attention packed"],
+            ["window_attention backward", "selective_scan backward", "taylor_attention packed"],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=", ".join,
 )
-def test_sharded_calls_need_no_collective(names):
-    run_python(f"from tests.kernels.test_sharding import check; check({names})", devices=8)
+def test_sharded_calls_need_no_collective(names, mixed):
+    run_python(f"from tests.kernels.test_sharding import check; check({names}, {mixed})", devices=8)

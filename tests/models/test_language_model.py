@@ -144,13 +144,15 @@ def test_packed_documents_are_independent(apply, in_chunks, tokens):
 
 
 def test_padding_changes_nothing(model, apply, in_chunks, tokens):
+    """Its ids may be any, such as -100; its outputs are finite, for the gradients of the weights."""
     mask = np.arange(LENGTH - 1) < np.array([[LENGTH - 1], [4]])
     alone, alone_state = in_chunks(tokens, [1] * 4)
     step = np.array([[3], [3]])
     for before in (0, LENGTH - 5, 7):  # the second row's padding is after, before and around its tokens
-        given, real = tokens[:, :-1].copy(), mask.copy()
+        given, real = np.where(mask, tokens[:, :-1], -100), mask.copy()
         given[1], real[1] = np.roll(given[1], before), np.roll(real[1], before)
         padded, state = apply(given, model.init_state(2, LENGTH), mask=real)
+        assert np.isfinite(padded).all()
         assert_close(padded[1, real[1]], alone[1], 3e-6)
         assert_close(apply(step, state)[0][1], apply(step, alone_state)[0][1], 3e-6)
 

@@ -185,6 +185,7 @@ def test_the_command(directory, model, tmp_path, capsys):
         (("--context", "48"), "context = 48: expected more than"),
         (("--data", "none.jsonl"), "none.jsonl"),
         (("--json", "."), "json = '.': expected a file that can be written"),
+        (("--data", __file__, "--json", __file__), "expected a file that nothing is read from"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--tokenizer", "none.json"), "none.json"),
         (("--task", "squad_completion"), "no question here"),
