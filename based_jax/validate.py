@@ -51,18 +51,25 @@ def expect_ranges(settings: Any, least: float, *names: str) -> None:
 
 
 def expect_writable(settings: Any, *names: str) -> None:
-    """Check that paths in these attributes are None or can be written, and are no file of another attribute.
-
-    Missing directories are no error. Attributes may be tuples of paths, and objects with attributes.
-    """
+    """Check that paths in these attributes are None or can be written; missing directories are no error."""
     for name in names:
         if (path := getattr(settings, name)) is not None:
             nearest = next(parent for parent in (path, *path.parents) if parent.exists())
             is_free = nearest.is_dir() == (nearest != path)
             expect(is_free and os.access(nearest, os.W_OK), name, str(path), "a file that can be written")
-            used = {other: value for other, value in vars(settings).items() if other != name}
-            is_input = nearest == path and any(path.samefile(file) for file in _files(used))
-            expect(not is_input, name, str(path), "a file that nothing is read from")
+
+
+def expect_outputs(settings: Any, *names: str) -> None:
+    """Check as `expect_writable`, and that no other attribute, such as an input's, has the same file.
+
+    Attributes may be tuples of paths, and dataclasses with such attributes.
+    """
+    expect_writable(settings, *names)
+    for name in names:
+        if (path := getattr(settings, name)) is not None and path.exists():
+            others = {other: value for other, value in vars(settings).items() if other != name}
+            is_other = any(path.samefile(file) for file in _files(others))
+            expect(not is_other, name, str(path), "a file that nothing is read from")
 
 
 def _files(value: Any) -> Iterator[str | os.PathLike[str]]:

@@ -24,7 +24,7 @@ from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.evals.options import CheckpointOptions, as_text, digest, print_table, progress, write_json
 from based_jax.files import parse_json, read_json
 from based_jax.published import table as published_table
-from based_jax.validate import expect, expect_ranges, expect_writable
+from based_jax.validate import expect, expect_outputs, expect_ranges
 
 PROG = "based-jax eval lm-eval"
 
@@ -111,7 +111,7 @@ class Options(CheckpointOptions):
         folder = self.include is None or self.include.is_dir()
         expect(folder, "include", str(self.include), "a folder with YAML files")
         expect_ranges(self, 1, "limit", "batch_size", "context")
-        expect_writable(self, "json", "samples")
+        expect_outputs(self, "json", "samples")
 
     @property
     def names(self) -> tuple[str, ...]:

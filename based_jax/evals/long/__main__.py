@@ -22,7 +22,7 @@ from based_jax.evals.perplexity.scoring import expect_readable
 from based_jax.generate.states import state_bytes
 from based_jax.html_page import expect_result
 from based_jax.models import param_count
-from based_jax.validate import expect, expect_choice, expect_ranges, expect_writable
+from based_jax.validate import expect, expect_choice, expect_outputs, expect_ranges
 
 PROG = "based-jax eval long"
 
@@ -64,7 +64,7 @@ class Options(CheckpointOptions):
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "samples", "batch_size", "chunk")
-        expect_writable(self, "json")
+        expect_outputs(self, "json")
         expect(len(self.depths) > 0, "depths", self.depths, "at least one")
         families = self.families.split(",")
         for family in families:

@@ -21,7 +21,7 @@ from based_jax.evals.text import TextOptions, pack_text
 from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
 from based_jax.typing import Params
-from based_jax.validate import expect, expect_ranges, expect_writable
+from based_jax.validate import expect, expect_outputs, expect_ranges
 
 PROG = "based-jax eval perplexity"
 
@@ -71,7 +71,7 @@ class Options(CheckpointOptions):
         is_window = self.context == "window" or not self.cross_documents
         expect(is_window, "cross_documents", self.cross_documents, wanted)
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
-        expect_writable(self, "records", "json")
+        expect_outputs(self, "records", "json")
         if self.records is not None:
             expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
             recording.import_pyarrow()

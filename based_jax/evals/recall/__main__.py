@@ -12,7 +12,7 @@ from based_jax.evals.options import CheckpointOptions, Records, as_text, digest,
 from based_jax.evals.perplexity.scoring import expect_positions
 from based_jax.evals.recall.protocol import CONTEXT, answer, greedy, make_prompt, read_examples, summarize
 from based_jax.published.tables import table as published_table
-from based_jax.validate import expect_ranges, expect_writable
+from based_jax.validate import expect_outputs, expect_ranges
 
 PROG = "based-jax eval recall"
 
@@ -38,7 +38,7 @@ class Options(CheckpointOptions):
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "batch_size", "limit")
-        expect_writable(self, "json")
+        expect_outputs(self, "json")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
