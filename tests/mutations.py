@@ -73,7 +73,7 @@ def first_failure(checkout: Path, tests: str, *options: str) -> str | None:
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax")}
     command = [sys.executable, "-m", "pytest", "-q", "-x", *options, *tests.split()]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
-    if done.returncode == 0:
+    if done.returncode in (0, 5):  # 5: the tier has none of the tests
         return None
     failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+)", done.stdout, flags=re.M)
     if done.returncode != 1 or failed is None:
