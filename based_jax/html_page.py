@@ -5,7 +5,6 @@ Results of several models can share a directory: a JSON file for each, and one p
 
 import base64
 import math
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -16,7 +15,7 @@ from typing import Any
 from based_jax import plot
 from based_jax.files import read_json, write_json
 from based_jax.plot import Line, Panel
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_directory
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #222 }
@@ -109,9 +108,7 @@ _NAME = re.compile(r"[\w][\w.\- ]*")
 def expect_result(directory: Path, name: str, keys: Set[str]) -> None:
     """Check, before the work, that `write_result` can write a result of this name; errors are the same."""
     expect(bool(_NAME.fullmatch(name)), "name", name, "letters, digits, spaces, dots, - and _")
-    nearest = next(path for path in (directory, *directory.parents) if path.exists())
-    is_free = nearest.is_dir() and os.access(nearest, os.W_OK)
-    expect(is_free, "out", str(directory), "a directory that can be written")
+    expect_directory("out", directory)
     results_in(directory, keys)
 
 

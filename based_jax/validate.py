@@ -5,6 +5,7 @@ import difflib
 import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,21 @@ def expect_writable(settings: Any, *names: str) -> None:
     """Check that paths in these attributes are None or can be written; missing directories are no error."""
     for name in names:
         if (path := getattr(settings, name)) is not None:
-            nearest = next(parent for parent in (path, *path.parents) if parent.exists())
+            nearest = _nearest_existing(path)
             is_free = nearest.is_dir() == (nearest != path)
             expect(is_free and os.access(nearest, os.W_OK), name, str(path), "a file that can be written")
+
+
+def expect_directory(argument: str, path: Path) -> None:
+    """Check that a path is that of a directory which can be written, or made."""
+    nearest = _nearest_existing(path)
+    expected = "a directory that can be written"
+    expect(nearest.is_dir() and os.access(nearest, os.W_OK), argument, str(path), expected)
+
+
+def _nearest_existing(path: Path) -> Path:
+    """Return the path, or the first of its parents that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def expect_outputs(settings: Any, *names: str) -> None:

@@ -26,7 +26,7 @@ from based_jax.data.tokenizers import GENERATION_FILE, generation_settings
 from based_jax.files import read_text, write_json
 from based_jax.phases import phase
 from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_directory
 
 PROG = "based-jax convert"
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Convert and print a short report."""
     options = command.parse(Options, argv, prog=PROG)
     directory, target = pretrained.find_directory(options.source), options.target
-    expect(target.is_dir() or not target.exists(), "DST", str(target), "a directory")
+    expect_directory("DST", target)
     like = None if options.like is None else pretrained.find_directory(options.like)
     for what, other in (("the source", directory), ("--like", like)):
         is_same = other is not None and target.exists() and target.samefile(other)

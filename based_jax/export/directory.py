@@ -25,7 +25,7 @@ from based_jax.files import whole_file, write_json
 from based_jax.imports import import_optional
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_directory
 
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
@@ -92,8 +92,8 @@ def export_model(
 def expect_free(directory: str | os.PathLike[str]) -> None:
     """Check that a directory to write to has no model or run, whose files would be replaced."""
     target = Path(directory)
-    is_free = target.is_dir() and not (target / CONFIG).exists()
-    expect(is_free or not target.exists(), "directory", str(target), "a new one, or that of an export")
+    expect_directory("directory", target)
+    expect(not (target / CONFIG).exists(), "directory", str(target), "a new one, or that of an export")
 
 
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:

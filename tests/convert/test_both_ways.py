@@ -88,7 +88,7 @@ class TestCommand:
         for words, what in (
             ([source, source], "a target other than the source"),
             ([source, like, "--like", like], "a target other than --like"),
-            ([source, file], "a directory"),
+            ([source, file], "a directory that can be written"),
         ):
             with pytest.raises(ValueError, match=f"^DST = .*: expected {what}$"):
                 convert.main(words)
