@@ -85,7 +85,10 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # there may be more to flush
         sys.exit(141)  # as for a process that SIGPIPE ends
     except (ValueError, TypeError, OSError, ImportError) as error:
-        fail(prog, str(error) or type(error).__name__)
+        message = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.filename is not None:
+            message = f"{error.filename}: {error.strerror}"
+        fail(prog, message)
     except KeyboardInterrupt:
         # Exit at once: the interpreter would wait for a compilation in another thread, and crash.
         print(f"{prog}: interrupted", file=sys.stderr)

@@ -51,14 +51,15 @@ class LabelledSequences:
         """Return a CRC-32 of tokens and labels, to detect that a run resumes on other data."""
         return zlib.crc32(self.labels.data, zlib.crc32(self.starts.data, zlib.crc32(self.tokens.data)))
 
-    def split(self, share: float, seed: int) -> tuple["LabelledSequences", "LabelledSequences"]:
-        """Split off a random share of the sequences; return the rest and that share, determined by the seed.
+    def split(self, validation: float, seed: int) -> tuple["LabelledSequences", "LabelledSequences"]:
+        """Split off this share of the sequences at random; return the rest and them, determined by the seed.
 
         Raises:
             ValueError: one of the two would be empty.
         """
-        total, count = len(self), round(share * len(self))
-        expect(0 < count < total, "share", share, f"one that leaves both parts some of {total} sequences")
+        total, count = len(self), round(validation * len(self))
+        expected = f"a share that leaves both parts some of {total} sequences"
+        expect(0 < count < total, "validation", validation, expected)
         order = np.random.default_rng(seed).permutation(total)
         return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
 

@@ -97,6 +97,8 @@ def check_hyper_attention(
 ) -> None:
     """Check that queries, keys and values of every slot fit together, and the options of their order."""
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    for name, slots in (("ks", ks), ("vs", vs)):
+        expect(isinstance(slots, tuple | list), name, type(slots), "a tuple of an array for each slot")
     expect(len(ks) >= 1, "number of ks", len(ks), "at least 1: the order minus 1")
     expect(len(vs) == len(ks), "number of vs", len(vs), f"{len(ks)}, the number of ks")
     for slot, k in enumerate(ks):

@@ -46,7 +46,9 @@ def parse_layers(argument: str, text: str | None) -> list[int] | None:
     words = text.split(",")
     are_numbers = all(word.strip().isdecimal() for word in words)
     expect(are_numbers, argument, text, "numbers of layers such as 0,3")
-    return [int(word) for word in words]
+    layers = [int(word) for word in words]
+    expect(len({*layers}) == len(layers), argument, text, "each layer once")
+    return layers
 
 
 def _options(argument: str, text: str, pairs: Iterable[str]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_a_random_share_is_held_out():
     firsts = [int(size) for side in (train, validation) for size in np.diff(side.starts)]
     assert sorted(firsts) == list(range(1, 41)), "every sequence is on one side"
     assert part.split(0.25, seed=1)[1].checksum == validation.checksum != part.split(0.25, seed=2)[1].checksum
-    with pytest.raises(ValueError, match=r"share = 0\.001: expected one that leaves both parts some of 40"):
+    with pytest.raises(ValueError, match=r"validation = 0\.001: expected a share that leaves both parts"):
         part.split(0.001, seed=1)
 
 

@@ -217,6 +217,7 @@ SPECIAL = {
     ],
     "hyper_attention": [
         ({"ks": (), "vs": ()}, "number of ks = 0: expected at least 1"),
+        ({"ks": Q}, "ks = <class .*>: expected a tuple of an array for each slot"),
         ({"vs": (V,)}, "number of vs = 1: expected 2"),
         ({"ks": (Q, V)}, r"ks\[1\] has shape \(2, 3, 2, 5\)"),
         ({"vs": (V, Q)}, r"vs\[1\] has shape"),

@@ -236,6 +236,7 @@ def test_two_processes_linearize_as_one(finished, settings, tmp_path):
         (["--layers", "1"], "layers = 1: expected layers with full attention: 0, 2"),
         (["--layers", "a"], "layers = 'a': expected numbers of layers"),
         (["--layers", ""], "layers = '': expected numbers of layers"),
+        (["--layers", "0,0"], "layers = '0,0': expected each layer once"),
         (["--layers", "²"], "layers = '²': expected numbers of layers"),
         (["--from", "nowhere"], "nowhere"),
         (["--optimizer", "muon"], "optimizer = 'muon': expected adamw"),

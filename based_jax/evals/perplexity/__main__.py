@@ -106,6 +106,7 @@ def evaluate(
         return records, None if options.reference is None else read_records(options.reference)
     model, params, tokenizer, directory = options.open()
     length = options.length or model.config.max_length
+    expect((options.stride or 1) <= length, "stride", options.stride, f"at most {length}, the length")
     packed, num_bytes = pack_text(options.text, tokenizer, options.max_tokens)
     if table is not None:
         own, size = table.vocab_size, tokenizer.vocab_size

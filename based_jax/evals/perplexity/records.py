@@ -139,15 +139,15 @@ def read_records(path: str | os.PathLike[str]) -> Records:
     """
     pyarrow, parquet = import_pyarrow()
     if not Path(path).is_file():
-        raise FileNotFoundError(f"records = {os.fspath(path)!r}: expected a Parquet file of records")
+        raise FileNotFoundError(f"{path}: expected a Parquet file of records")
     try:
         table = parquet.read_table(path)
     except pyarrow.ArrowException as error:
-        raise ValueError(f"records = {os.fspath(path)!r}: expected a Parquet file ({error})") from error
+        raise ValueError(f"{path}: expected a Parquet file ({error})") from error
     info = (table.schema.metadata or {}).get(_KEY, b"")
     missing = sorted(_DTYPES.keys() - set(table.column_names))
-    good = bool(info) and not missing and table.num_rows > 0
-    expect(good, "records", os.fspath(path), "a file written by --records of eval perplexity")
+    if not info or missing or table.num_rows == 0:
+        raise ValueError(f"{path}: expected a file written by --records of eval perplexity")
     columns = {name: table[name].to_numpy().astype(dtype, copy=False) for name, dtype in _DTYPES.items()}
     count = table["count"].to_numpy() if "count" in table.column_names else None
     return Records(**columns, count=count, info=json.loads(info))
