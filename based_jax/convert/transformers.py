@@ -92,7 +92,8 @@ def _attention(config: Config, options: Config, family: "Family") -> dict[str, A
     """Return the options of softmax attention that are not one entry each; null heads have defaults."""
     if "num_attention_heads" not in config:
         return {}
-    heads = config["num_attention_heads"]
+    heads = size(config, "num_attention_heads", 0)
+    expect(heads > 0, "num_attention_heads", config["num_attention_heads"], "a positive integer")
     head_dim = size(config, "head_dim", config["hidden_size"] // heads)
     has_bias = flag(config, "attention_bias", False)
     found: dict[str, Any] = {

@@ -61,7 +61,7 @@ def stored_tensors(
     with np.errstate(over="ignore"):  # overflow is reported by name
         stored = {key: np.asarray(found[name]).astype(like[key].dtype) for name, key in names.items()}
     expect_weights(stored)
-    return {_full_name(key): stored.get(key, tensor) for key, tensor in like.items()}
+    return {_full_name(kind, key): stored.get(key, tensor) for key, tensor in like.items()}
 
 
 def _with_gates_joined(tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
@@ -73,6 +73,8 @@ def _with_gates_joined(tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, 
     return found
 
 
-def _full_name(key: str) -> str:
-    """Return the name with the prefix that `read_state_dict` removes."""
-    return key if key.startswith(("backbone.", "lm_head.", "mtp.", "transformer.")) else f"model.{key}"
+def _full_name(kind: str, key: str) -> str:
+    """Return the name with its prefix, which `read_state_dict` removes and models without a head lack."""
+    if key.startswith(("backbone.", "lm_head.", "mtp.", "transformer.")):
+        return key
+    return f"{'backbone' if kind == 'falcon_mamba' else 'model'}.{key}"

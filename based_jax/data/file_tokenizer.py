@@ -1,5 +1,6 @@
 """A tokenizer of the `tokenizers` library, in which text stays text and every token has its exact bytes."""
 
+import contextlib
 import functools
 import itertools
 import re
@@ -107,12 +108,20 @@ class FileTokenizer:
         return _encode(self._reading_specials, text)
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Encode `text` as int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
+        """Encode `text` as int32 (N,).
+
+        Raises ValueError if the model has no token for a part of it, and none for the unknown, and
+        UnicodeEncodeError for lone surrogates.
+        """
         return _encode(self._tokenizer, text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " N"]]:
-        """Encode several texts, faster than one by one; texts must have no lone surrogates."""
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        """Encode several texts, faster than one by one; texts must have no lone surrogates.
+
+        Raises ValueError if the model refuses one of them, see `encode`.
+        """
+        with _refusing():
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         # Half of the time of `np.asarray`.
         return [np.fromiter(ids := encoding.ids, np.int32, len(ids)) for encoding in encodings]
 
@@ -230,8 +239,17 @@ def _reads_as(model: models.Model, name: str, number: int) -> bool:
 def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> Int32[np.ndarray, " N"]:
     text.encode("utf-8")  # for lone surrogates the library would raise a TypeError
     # Unlike the library's `encode` this lets other threads run: a long text takes seconds.
-    (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
+    with _refusing():
+        (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
     return np.asarray(encoding.ids, dtype=np.int32)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the library raises nothing more specific
+        raise ValueError(f"text: expected one that the tokenizer can encode ({error})") from error
 
 
 def write(directory: str | Path, content: str) -> None:

@@ -120,6 +120,8 @@ def _pad_rows(rows: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def read_tokens(argument: str, tokens: Sequence[int], vocab_size: int) -> np.ndarray:
     """Validate a list of token ids."""
+    if not isinstance(tokens, Sequence | np.ndarray | jax.Array):
+        raise TypeError(f"{argument} = {tokens!r}: expected a row of integers")
     for token in tokens:
         known = isinstance(token, numbers.Integral) and 0 <= token < vocab_size
         expect(known, argument, token, f"tokens in [0, {vocab_size})")

@@ -6,23 +6,13 @@ Blocks of `width` tokens are counted from the start of each segment and never st
 """
 
 import dataclasses
-from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from based_jax import ops
 from based_jax.fields import Size
 from based_jax.mixers.contract import Context, register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
-
-
-class BlockedWindowState(NamedTuple):
-    """The keys of the current block, and the start of the segment (not only of the block)."""
-
-    cache: ops.KVCache
-    """its stream treats every block as a segment"""
-    stream: ops.Stream
 
 
 @register("blocked_window")
@@ -41,14 +31,18 @@ class BlockedWindow(SoftmaxHeads):
         return self.width - 1
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        width = self.reach + 1
-        # Identify each block by its first position and pass the blocks as segments.
-        blocks = context.token_positions.start + context.token_positions.positions // width * width
-        blocks = jnp.broadcast_to(blocks, x.shape[:2])
+        index, start, _ = context.token_positions
+        # Pass the blocks as segments, each with its first position as its id.
+        blocks = jnp.broadcast_to(self._block(index, start), x.shape[:2])
         within = dataclasses.replace(context, segment_ids=blocks)
-        y, cache = self.attend(x, state and state.cache, within)
-        return y, BlockedWindowState(cache, context.stream)
+        if not context.has_state:
+            return self.attend(x, None, within)
+        last = self._block(state.stream.length - 1, state.stream.start)
+        stream = dataclasses.replace(state.stream, start=last, segment=last)
+        y, state = self.attend(x, dataclasses.replace(state, stream=stream), within)
+        # Between calls the stream is that of the segments, as in other layers.
+        return y, dataclasses.replace(state, stream=context.stream)
 
-    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        cache = super().empty_state(batch_size, max_length, dtype)
-        return BlockedWindowState(cache, ops.init_stream(batch_size))
+    def _block(self, index: Array, start: Array) -> Array:
+        """Return the first position of each token's block."""
+        return start + jnp.maximum(index - start, 0) // self.width * self.width

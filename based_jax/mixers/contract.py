@@ -69,7 +69,8 @@ class Mixer(Module):
     """`mix` reads only the shape of x and what `project` and `Projection` make of it, a `PendingNorm`, too"""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        if "__call__" in cls.__dict__:
+        call = cls.__dict__.get("__call__")  # that of `nn.remat(cls)` and Flax's other transforms wraps ours
+        if call is not None and getattr(call, "__wrapped__", None) is not super(cls, cls).__call__:
             raise TypeError(f"{cls.__name__} defines __call__: expected mix(self, x, state, context)")
         for name, method in cls.__dict__.items():
             if hasattr(getattr(super(cls, cls), name, None), "nowrap"):

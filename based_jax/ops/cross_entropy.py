@@ -65,6 +65,7 @@ def cross_entropy(
     expect_array("embedding", embedding, ("V", width), "floating")
     expect_array("targets", targets, rows, "integer")
     expect_array("weights", weights, rows, "floating")
+    targets = targets.astype(jnp.promote_types(targets.dtype, jnp.int32))  # -100 would wrap in 8 bits
     counts = (weights != 0) & (targets != IGNORED)
     exists = ~counts | (targets >= 0) & (targets < len(embedding))
     weights = jnp.where(counts, nan_unless(exists, weights), 0)

@@ -213,7 +213,7 @@ def diagonal_scan(
 
     def run(h: Array, writes: bool = True) -> tuple[Any, Array]:
         def step(h: Array, tokens: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
-            a, b = terms(tokens)
+            a, b = (jnp.asarray(term) for term in terms(tokens))
             b = b if writes else jnp.zeros_like(b)
             if start is not None:
                 a = jnp.where(lift(start == jnp.arange(a.shape[1]), a), 0, a)

@@ -160,7 +160,8 @@ def short_conv_step(
     """
     expect_array("inner", inner, ("B", 2, "E"), "floating")
     expect_array("kernel", kernel, ("T", inner.shape[-1]), "floating")
-    expect_state(state, inputs=(inner.shape[0], len(kernel) - 1, inner.shape[-1]))
+    if len(kernel) > 1:
+        expect_state(state, inputs=(inner.shape[0], len(kernel) - 1, inner.shape[-1]))
     taps, refusal = kernel.astype(inner.dtype), _refusal(state)
     if choose("short_conv_step", inner, taps, implementation=implementation, unsupported=refusal) == "pallas":
         step = functools.partial(pallas_kernels.conv_step, inner, gated=gated)

@@ -47,7 +47,11 @@ such exponents is not NaN."""
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WKVState:
-    """The two sums over each row's current segment, relative to e^exponent; float32 (or float64)."""
+    """The two sums over each row's current segment, relative to e^exponent; float32 (or float64).
+
+    Gradients take the exponent for a constant: those of numerator e^exponent, not of its factors, are
+    derivatives.
+    """
 
     numerator: Float[Array, "B E"]
     denominator: Float[Array, "B E"]

@@ -1,6 +1,6 @@
 """The laws that every mixer obeys, as functions that raise an AssertionError if one does not.
 
-split       mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1))
+split       mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1)), and all streams of a state are equal
 segments    packed documents == each document alone
 padding     padded rows with a mask == each row alone, states included: padding before, after, on both sides
 causality   y[:, :t] does not change when x[:, t:] changes
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
+from based_jax.ops import Stream
 from based_jax.testing.arrays import assert_close, normals
 
 TOLERANCE = 2e-6
@@ -109,8 +110,15 @@ def no_numbers(length: int) -> np.ndarray:
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
     """Check that cutting a sequence changes nothing: inside a document, between two, or in padding."""
     whole, real = packed(run, x, **context), everything(x, context)["mask"][..., None]
-    parts, _ = in_chunks(run, x, sizes, **context)
+    parts, state = in_chunks(run, x, sizes, **context)
     assert_close(np.where(real, parts, 0), np.where(real, whole, 0), run.tolerance)
+    first, *others = [node for node in jax.tree.leaves(state, is_leaf=is_stream) if is_stream(node)]
+    for other in others:  # a loop that generates carries one stream for all layers
+        jax.tree.map(np.testing.assert_array_equal, other, first)
+
+
+def is_stream(node: Any) -> bool:
+    return isinstance(node, Stream)
 
 
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:

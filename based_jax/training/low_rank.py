@@ -19,7 +19,7 @@ from jax import lax
 
 from based_jax.convert.layouts import flatten
 from based_jax.models import LanguageModel, ModelConfig
-from based_jax.training.optimizer import kind_of, names_of
+from based_jax.training.optimizer import is_matrix, kind_of, names_of
 from based_jax.typing import Array, Params
 from based_jax.validate import expect
 
@@ -58,7 +58,7 @@ class LowRank:
         variables = self.model.init(key, tokens)
         changes = {}
         leaves = flatten(nn.meta.unbox(variables["params"]))
-        maps = [path for path, leaf in leaves.items() if path.endswith("/kernel") and leaf.ndim > 1]
+        maps = [path for path in leaves if is_matrix(path.split("/"))]
         for number, path in enumerate(sorted(maps)):
             leaf = leaves[path]
             rows, columns = _matrix(leaf.shape)

@@ -69,7 +69,7 @@ class OptimizerConfig:
         rate, decay = self.learning_rate, self.weight_decay
         expect(0 < rate < math.inf, "learning_rate", rate, "above 0 and finite")
         expect(0 <= decay < math.inf, "weight_decay", decay, "at least 0 and finite")
-        expect(0 <= self.eps < math.inf, "eps", self.eps, "at least 0 and finite")
+        expect(0 < self.eps < math.inf, "eps", self.eps, "above 0 and finite")
         for name in ("beta1", "beta2"):
             expect(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
         rates = dict.fromkeys(("final_learning_rate_share", "filter_learning_rate_share"), "learning rate")
@@ -180,17 +180,25 @@ def matrix_axes(path: tuple[Any, ...], ndim: int) -> _Axes | None:
     """Return the axes of a kernel's inputs and of its outputs; None if the parameter is no matrix.
 
     A kernel (inputs, parts, outputs) of a fused projection is a matrix per part. Heads and their channels
-    together are the outputs of a projection, and the inputs of the last one.
+    together are the outputs of a projection, and the inputs of the last one. Kernels of four axes (parts and
+    heads) are taken as no matrices.
     """
     names = names_of(path)
-    if names[-1] != "kernel" or FILTER in names or ndim not in (2, 3):
+    if not is_matrix(names) or ndim not in (2, 3):
         return None
     if ndim == 2:
         return (0,), (1,)
-    layer = names[-2] if len(names) > 1 else ""
-    if layer == "in_proj":
+    if names[-2] == "in_proj":
         return (0,), (2,)
-    return ((0, 1), (2,)) if layer == "out" else ((0,), (1, 2))
+    return ((0, 1), (2,)) if names[-2] == "out" else ((0,), (1, 2))
+
+
+def is_matrix(names: Sequence[str]) -> bool:
+    """Return whether the parameter on this path is the kernel of a dense layer.
+
+    A kernel of a mixer itself is the taps of the mixer `short_conv`.
+    """
+    return names[-1] == "kernel" and FILTER not in names and names[-2:-1] not in ([], ["params"], ["mixer"])
 
 
 def _map(function: Callable[[_Axes | None, Any], Any], tree: Params) -> Any:
@@ -214,4 +222,4 @@ def kind_of(names: Sequence[str]) -> str:
         return "embeddings"
     if any("norm" in name for name in names):
         return "norms"
-    return "weight matrices" if names[-1] == "kernel" and FILTER not in names else "others"
+    return "weight matrices" if is_matrix(names) else "others"

@@ -50,7 +50,8 @@ def supports(x: Any, *matrices: Any) -> str | None:
     if reason is None and x.shape[0] % MULTIPLE:
         return f"x is {x.shape[0]} long; the kernel takes multiples of {MULTIPLE}"
     for matrix in matrices:
-        reason = reason or unsupported({"matrix": matrix}, len(matrix.shape), {})
+        rank = 3 if len(matrix.shape) == 3 else 2
+        reason = reason or unsupported({"matrix": matrix}, rank, {})
     return reason
 
 

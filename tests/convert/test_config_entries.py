@@ -185,6 +185,12 @@ def test_unknown_entries_are_errors():
             read(with_entry(config, keys, no_such_entry=1))
 
 
+def test_heads_that_are_no_number_are_named():
+    for heads in (0, None, "7", []):
+        with pytest.raises(ValueError, match=r"num_attention_heads = .*: expected .* integer"):
+            read(NEMOTRON_H | {"num_attention_heads": heads})
+
+
 def test_unknown_entries_of_our_own_form(tmp_path):
     config = {"format": "based_jax", "version": 1, "model": {}, "no_such_entry": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -114,6 +114,18 @@ def test_both_ways(case, tmp_path, capsys):
         np.testing.assert_allclose(tensor, stored[name], rtol=2.4e-7, atol=1.2e-7)
 
 
+def test_the_names_of_a_model_without_a_head_have_its_prefix(tmp_path):
+    config = json.loads((HERE / "falcon_mamba" / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    stored = load_file(HERE / "falcon_mamba" / "model.safetensors")
+    names = {name for name in stored if name.startswith("backbone.")}
+    bare = {name.removeprefix("backbone."): stored[name] for name in names}
+    write_safetensors(tmp_path / "model.safetensors", bare)
+    model, params = load_pretrained(tmp_path)
+    written = load_file(save_pretrained(tmp_path / "back", model, params, like=tmp_path))
+    assert written.keys() == names
+
+
 def test_written_like_another_model(tmp_path):
     model, params = load_pretrained(HERE / "qwen3")
     config = json.loads((HERE / "qwen3" / "config.json").read_text())

@@ -41,6 +41,17 @@ def test_an_unknown_character_is_no_separator():
     assert FileTokenizer(library.to_str()).encode("a\u2603a").tolist() == [1, 1]
 
 
+def test_a_text_that_the_model_has_no_tokens_for_is_left_out_by_name():
+    library = tokenizers.Tokenizer(models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = FileTokenizer(library.to_str())
+    texts = [Document("one", "a b"), Document("two", "a zebra"), Document("three", "b")]
+    with pytest.raises(ValueError, match=r"two: text: expected one that the tokenizer can encode \("):
+        PackedTokens.from_documents(texts, tokenizer)
+    block = BlockEncoder(tokenizer).encode(list(enumerate(texts)))
+    assert block.tokens.tolist() == [0, 1, 2, 0, 2]
+
+
 @pytest.mark.parametrize(("form", "start"), [(None, "</s>"), ("<s> $A", "<s>"), ("$A </s>", "</s>")])
 def test_the_start_of_a_text_is_that_of_its_file(form, start):
     library = llama()

@@ -149,6 +149,13 @@ def test_nowhere_to_remember_an_export(tmp_path, monkeypatch):
     assert not runner._is_own(tmp_path, "0f")
 
 
+def test_files_that_are_no_exports_are_kept(small, tmp_path):
+    (tmp_path / "run.py").write_text("mine")
+    with pytest.raises(ValueError, match=r"^directory = .*: expected a new one, or that of an export$"):
+        export_model(tmp_path, small.tiny.model, small.tiny.params, small.plan)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.py"]
+
+
 def test_an_interrupted_export_is_refused(small, tmp_path, monkeypatch):
     """Writing over an old export: no mixture of the two is ever taken for a whole one."""
     directory = shutil.copytree(small.directory, tmp_path / "copy")

@@ -59,6 +59,7 @@ CASES = {
         r"rng has shape \(3,\): expected \(2,\)",
     ),
     "stop": (GOOD, {"stop_tokens": [3, 50]}, r"stop_tokens = 50: expected tokens in \[0, 50\)"),
+    "stops": (GOOD, {"stop_tokens": 5}, "stop_tokens = 5: expected a row of integers"),
     "pad": (GOOD, {"pad_token": 0.5}, "pad_token = 0.5: expected an integer"),
     "prefill": (GOOD, {"prefill_chunk": 0}, "prefill_chunk = 0: expected an integer, at least 1"),
 }

@@ -14,7 +14,7 @@ from based_jax.generate.states import capacity_for, longest_text
 from based_jax.models import MixerSpec
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import Stream
-from tests.generate.tiny import LENGTH
+from tests.generate.tiny import LENGTH, MIXERS, make_tiny
 from tests.marks import slow_but
 
 STEPS = 12
@@ -337,3 +337,11 @@ def test_learned_positions_end(simple):
     assert generate(model, params, PROMPTS[:4], 5).tolist() == expected.tolist()
     with pytest.raises(ValueError, match=r"^max_new_tokens = 6: expected at most 20, the model's"):
         generate(model, params, PROMPTS[:4], 6)
+
+
+def test_blocks_after_the_prompt():
+    """A loop over tokens, where layers share a stream, begins new blocks where one call does."""
+    mixers = {"B": MixerSpec("blocked_window", {"num_heads": 2, "width": 3}), "A": MIXERS["A"]}
+    tiny = make_tiny("BA", mixers=mixers)
+    tokens = generate(tiny.model, tiny.params, [PROMPT := [7, 3, 9, 1, 4]], 12)
+    assert tokens[0].tolist() == tiny.greedy(PROMPT, 12)

@@ -152,6 +152,7 @@ REFUSED = {
     "row_products": [
         ({"x": of(100)}, "row_products: x is 100 long; the kernel takes multiples of 64"),
         ({"matrices": [of(2, 8, 128)]}, r"shape of matrices\[0\] = "),
+        ({"matrices": [of(128)]}, "row_products: matrix has 1 axes; the kernel takes 2"),
         ({"variant": {"width": 256}}, "width = 256: expected a divisor"),
         ({"biases": [of(8)]}, "biases = 1: expected none or 2"),
         ({"biases": [of(9), of(8)]}, r"shape of biases\[0\] = "),

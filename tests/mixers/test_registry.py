@@ -3,9 +3,11 @@
 import importlib
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import linen as nn
 
 import based_jax as bj
 from based_jax.mixers import registry
@@ -131,6 +133,15 @@ def test_a_mixer_is_imported_by_the_path_of_its_module(tmp_path, monkeypatch, re
         bj.mixers.import_mixer("json:JSONDecoder")
     for name in ("paths_of_mixers", "one_mixer"):
         sys.modules.pop(name)
+
+
+def test_flaxs_transforms_of_a_mixers_class_are_no_mixers_of_ones_own():
+    plain, x = bj.mixers.make("short_conv", d_model=2), jnp.ones((1, 3, 2))
+    variables = plain.init(jax.random.key(0), x)
+    lifted = nn.remat(nn.jit(type(plain)))(d_model=2)
+    chex.assert_trees_all_equal(lifted.apply(variables, x), plain.apply(variables, x))
+    with pytest.raises(TypeError, match="Own defines __call__: expected mix"):
+        type("Own", (type(plain),), {"__call__": lambda self, x: x})
 
 
 def test_a_package_that_cannot_be_imported_is_named(installed):

@@ -113,6 +113,15 @@ def test_what_is_left_out_may_be_anything_and_other_targets_must_exist():
         assert np.isnan(loss(hidden, embedding, changed(targets, missing), weights)[0])
 
 
+def test_targets_of_few_bits_are_those_of_32():
+    """Neither -100 nor the number of tokens fits into them: 156 would be -100, and 256 tokens none."""
+    rng = np.random.default_rng(0)
+    hidden, embedding = (array(rng.normal(size=size), "float32") for size in ((1, 3, 8), (256, 8)))
+    targets, weights = np.array([[156, 0, 255]]), np.ones((1, 3), np.float32)
+    wanted = ops.cross_entropy(hidden, embedding, targets, weights)
+    assert ops.cross_entropy(hidden, embedding, targets.astype(np.uint8), weights) == wanted
+
+
 def test_no_array_of_all_logits_is_made(monkeypatch):
     monkeypatch.setattr(MODULE, "LOGITS", {"cpu": ROWS * 4 * VOCAB})
     hidden, embedding, targets, weights = drawn()

@@ -111,6 +111,11 @@ def test_the_history_of_states_is_never_in_memory():
     assert memory.temp_size_in_bytes < 4 * length * channels * states
 
 
+def test_terms_of_numpy(unchecked):
+    x = np.ones((1, 3, 2), np.float32)
+    np.testing.assert_array_equal(ops.diagonal_scan((x, x), lambda t: t, lambda h, t: h)[0, :, 0], [1, 2, 3])
+
+
 def test_terms_have_one_shape(unchecked):
     """A constant decay is not widened silently: a scan needs one for each token."""
     with pytest.raises(ValueError, match=r"a of terms has shape \(4,\): expected \(2, 1, 4\)"):

@@ -124,6 +124,12 @@ def test_a_step_is_the_convolution_of_one_token(implementation, gated):
     chex.assert_trees_all_equal(after, moved)
 
 
+def test_a_step_may_have_one_tap():
+    inner = np.random.default_rng(4).normal(size=(2, 2, 5)).astype(np.float32)
+    y, _ = ops.short_conv_step(inner, np.ones((1, 5), np.float32), ops.init_short_conv_state(2, 5, 1))
+    assert_close(y, inner[:, 0] / (1 + np.exp(-inner[:, 0])), FLOAT32)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_step_takes_two_halves():
     state = blank(ops.init_short_conv_state, 2, 5, 3)

@@ -124,7 +124,7 @@ def test_the_first_moment_may_be_kept_in_bfloat16(name):
 def test_bad_values_are_named():
     bad = {"learning_rate": 0.0, "warmup": 1.5, "clip": 0.0, "weight_decay": -1.0, "schedule": "step"}
     bad |= {"final_learning_rate_share": 2.0, "filter_learning_rate_share": -1.0, "moment_dtype": "float16"}
-    bad |= {"beta1": 1.0, "beta2": -0.1, "eps": float("inf"), "optimizer": "sgd"}
+    bad |= {"beta1": 1.0, "beta2": -0.1, "eps": 0.0, "optimizer": "sgd"}
     for field, value in bad.items():
         with pytest.raises(ValueError, match=f"{field} = {value!r}"):
             OptimizerConfig(**{field: value})

@@ -142,11 +142,13 @@ class BlockEncoder:
     def _tokenize(self, texts: Sequence[str]) -> Sequence[Any]:
         """Return the tokens of each text, None if the tokenizer refuses it."""
         if isinstance(self._tokenizer, FileTokenizer):
-            return self._tokenizer.encode_batch(texts)
+            with contextlib.suppress(ValueError):  # at least one is refused: find out which
+                return self._tokenizer.encode_batch(texts)
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> np.ndarray | None:
-        steps = (text[begin : begin + _STEP] for begin in range(0, len(text), _STEP))
+        size = len(text) if isinstance(self._tokenizer, FileTokenizer) else _STEP
+        steps = (text[begin : begin + size] for begin in range(0, len(text), size))
         try:  # not all at once: a chromosome in int32 would take four times its text
             return np.concatenate([self._tokenizer.encode(step).astype(self._dtype) for step in steps])
         except ValueError:
