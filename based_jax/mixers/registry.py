@@ -63,12 +63,12 @@ def import_mixer(path: str) -> str:
     module_name, _, class_name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:  # of the module's own code, too
         raise ValueError(f"mixer = {path!r}: cannot import {module_name}: {error}") from error
     own = [
         name
         for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Mixer) and value.__module__.startswith(module_name)
+        if isinstance(value, type) and issubclass(value, Mixer) and _is_inside(value.__module__, module_name)
     ]
     class_name = class_name or (own[0] if len(own) == 1 else "")
     known = ", ".join(own) or "its mixers, of which it has none"
@@ -81,6 +81,10 @@ def import_mixer(path: str) -> str:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
     register(name)(mixer)
     return name
+
+
+def _is_inside(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
 
 
 def names() -> tuple[str, ...]:

@@ -12,6 +12,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.data.chat.template import Chat, ChatTemplate
@@ -143,9 +145,11 @@ def _check(options: Options) -> None:
         label = "any" if name == "*" else name.removeprefix("*.")
         good = bool(label) and not set(label) & set("*/:@ ")
         expect(good, "allowed_hosts", name, "a host name without scheme and port, *.NAME, or * for any")
+    exists = options.dtype != "float64" or jax.dtypes.canonicalize_dtype("float64").itemsize == 8
+    expect(exists, "dtype", options.dtype, "another one, or JAX_ENABLE_X64=1")
     for name in ("timeout", "drain_timeout"):
         value = getattr(options, name)
-        expect(math.isfinite(value) and value > 0, name, value, "a number of seconds above 0")
+        expect(0 < value <= 1e9, name, value, "a number of seconds above 0, at most 1e9")
 
 
 def find_chat(directory: Path, tokenizer: Tokenizer) -> Chat | str:

@@ -37,6 +37,7 @@ NO_CHAT = (
     "this model has no chat template: expected chat_template in tokenizer_config.json, or the file "
     "chat_template.jinja, next to its weights; POST /v1/completions continues a text"
 )
+_LAST_WORDS = 2  # seconds for clients to read why their answers ended; uvicorn cuts off the others
 _READERS = 2  # threads that parse and tokenize; more would starve the event loop of Python's global lock
 
 _OF_ENGINE: dict[str, tuple[Any, str]] = {
@@ -281,17 +282,24 @@ class Server(uvicorn.Server):
             log_level="error",
             access_log=False,
             server_header=False,
-            limit_concurrency=connections,
-            timeout_graceful_shutdown=drain_seconds,
+            limit_concurrency=connections + 1,  # uvicorn counts the new one, and refuses from this number on
+            timeout_graceful_shutdown=drain_seconds + _LAST_WORDS,
         )
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._worker, self._drain_seconds = ready, service.worker, drain_seconds
         service.worker.on_failure = self._stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._worker.give_up)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
 
     def _stop(self) -> None:
         self.should_exit = True

@@ -116,6 +116,11 @@ class Worker:
             self._jobs.discard(job)
         self._commands.put(functools.partial(self._withdraw, job, number))
 
+    def give_up(self) -> None:
+        """End the answers in progress, as the server is stopping."""
+        for job in self._jobs:
+            job.fail(Refusal(503, "the server is stopping and cannot finish the answer", code="stopping"))
+
     # The rest runs in the thread, except for `_deliver` and `_fail`.
 
     def _run(self) -> None:

@@ -113,9 +113,10 @@ def test_a_mixer_is_imported_by_the_path_of_its_module(tmp_path, monkeypatch, re
     """From the working directory, with the name that it has or gets; the module's own classes count."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "paths_of_mixers.py").write_text(PATHS)
-    (tmp_path / "one_mixer.py").write_text(MODULE)
+    (tmp_path / "based.py").write_text(MODULE)
+    (tmp_path / "no_code.py").write_text("int('a')")
     monkeypatch.chdir(tmp_path)
-    assert bj.mixers.import_mixer("one_mixer") == "outside"
+    assert bj.mixers.import_mixer("based") == "outside"
     assert bj.mixers.import_mixer("paths_of_mixers:HTTPConv2") == "http_conv2"
     assert bj.mixers.import_mixer("paths_of_mixers:Named") == "named_otherwise"
     assert bj.mixers.make("http_conv2", d_model=4).kernel_size == 3
@@ -124,6 +125,8 @@ def test_a_mixer_is_imported_by_the_path_of_its_module(tmp_path, monkeypatch, re
         "paths_of_mixers:Name": "where Class is one of .* did you mean 'Named'",
         "paths_of_mixers:Hyena": "name = 'hyena': expected a name that .* does not have",
         "json": "Class is one of its mixers, of which it has none",
+        "no_code:Mixer": "mixer = 'no_code:Mixer': cannot import no_code: invalid literal",
+        "./based.py:Outside": r"cannot import ./based\.py: ",
         "no_such_package.mixer": "cannot import no_such_package.mixer: No module named 'no_such_package'",
     }
     for path, message in refused.items():
@@ -131,7 +134,7 @@ def test_a_mixer_is_imported_by_the_path_of_its_module(tmp_path, monkeypatch, re
             bj.mixers.import_mixer(path)
     with pytest.raises(TypeError, match="expected a subclass of"):
         bj.mixers.import_mixer("json:JSONDecoder")
-    for name in ("paths_of_mixers", "one_mixer"):
+    for name in ("paths_of_mixers", "based"):
         sys.modules.pop(name)
 
 

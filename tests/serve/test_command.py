@@ -124,6 +124,7 @@ def fails(capsys):
         (("--host", "not a host"), "host = 'not a host', port = 8000: "),
         (("--host", "192.0.2.1"), "host = '192.0.2.1', port = 8000: "),
         (("--dtype", "float99"), "float99"),
+        (("--dtype", "float64"), "dtype = 'float64': expected another one, or JAX_ENABLE_X64=1"),
         (("--tokenizer", "none.json"), "none.json"),
         (("--api-key-file", "nowhere"), "nowhere"),
         (("--api-key-file", os.devnull), "expected a file with at least one key"),

@@ -60,11 +60,34 @@ def test_answers_that_take_too_long(make_engine):
 
 def test_more_connections_than_may_be(make_engine):
     with serving(make_engine(), LIMITS, connections=2) as client:
-        waiting = [client.raw(b"") for _ in range(2)]
+        waiting = [client.raw(b"")]
+        assert client.get("/health").status == 200
+        waiting.append(client.raw(b""))
         assert client.get("/health").status == 503
         for connection in waiting:
             connection.close()
         client.wait_until_up()
+
+
+def test_answers_that_take_longer_than_the_drain(make_engine, caplog):
+    answers = []
+
+    def ask(**fields):
+        answers.append(client.send("POST", "/v1/completions", {**ENDLESS, **fields}).all.decode())
+
+    with serving(make_engine(), LIMITS, drain_seconds=1) as client:
+        threads = [threading.Thread(target=ask, kwargs={"stream": stream}) for stream in (False, True)]
+        for thread in threads:
+            thread.start()
+        client.wait_for("engine_running", 2)
+        client.server.should_exit = True
+        for thread in threads:
+            thread.join(PATIENCE)
+    for answer in answers:
+        last = answer.removesuffix("\n\n").split("\n\n")[-1]
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stopping"
+    assert len(answers) == 2
+    assert caplog.text == ""
 
 
 def test_stopping(make_engine):
