@@ -21,7 +21,7 @@ from based_jax.convert.state_dict import write_safetensors
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens, text_start
 from based_jax.export import runner
 from based_jax.export.programs import KEY_KIND, SIGNATURES, Plan, Programs, export_programs
-from based_jax.files import whole_file, write_json
+from based_jax.files import remove_unfinished, whole_file, write_json
 from based_jax.imports import import_optional
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -64,6 +64,7 @@ def export_model(
     programs = export_programs(model, params, plan)
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(target)
     # Write the manifest last: an interrupted export leaves a directory that is refused.
     (target / runner.MANIFEST).unlink(missing_ok=True)
     entries, text = {}, None
