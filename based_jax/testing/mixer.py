@@ -160,6 +160,10 @@ def _calls(check: _Check) -> None:
     assert_close(y[:, 0], np.stack([whole[0, 3], whole[1, 2]]), run.tolerance)
     y, _ = run(x[:, 3:4], state, segment_ids=np.ones((laws.ROWS, 1), int))  # both rows begin a document
     assert_close(y, run(x[:, 3:4], run.fresh(laws.ROWS))[0], run.tolerance)
+    positions = np.arange(length)[None].repeat(laws.ROWS, axis=0)  # passed, they begin no document
+    y = laws.packed(run, x, segment_ids=ids, positions=positions)[:, 3:]
+    mask, x, positions = positions < length - 3, np.roll(x, -3, axis=1), np.roll(positions, -3, axis=1)
+    assert_close(y, laws.packed(run, x, mask=mask, positions=positions)[:, :-3], run.tolerance)
 
 
 def _causality(check: _Check) -> None:

@@ -114,6 +114,7 @@ FORMS = {
     "a masked token": lambda x, state, context: x.shape[1] == 1 and {"mask": None},
     "a token that begins a document": lambda x, state, context: x.shape[1] == 1 and {"segment_ids": None},
     "a mask alone": lambda x, state, context: context.segment_ids is None and {"mask": None},
+    "positions": lambda x, state, context: context.has_positions and {"segment_ids": None},
     "ids alone": lambda x, state, context: context.mask is None and {"segment_ids": None},
 }
 
