@@ -47,16 +47,17 @@ def _events(path: Path) -> list[Event]:
     return events
 
 
-def test_event_files_hold_the_finite_metrics_and_where_a_resumed_run_restarts(tmp_path):
+@pytest.mark.parametrize("start", [0, 2])
+def test_event_files_hold_the_finite_metrics_and_where_a_resumed_run_restarts(tmp_path, start):
     threads = threading.active_count()
-    with MetricWriter(tmp_path, steps=4, start=2) as writer:
+    with MetricWriter(tmp_path, steps=4, start=start) as writer:
         writer.write(3, {"loss": 1.5, "gap": math.nan})
         (path,) = (tmp_path / "events").iterdir()
         version, restart, scalar = _events(path)  # on disk before the file is closed
         assert threading.active_count() == threads
     assert re.fullmatch(rf"events\.out\.tfevents\.\d{{10}}\.{re.escape(socket.gethostname())}", path.name)
     assert version.file_version == "brain.Event:2"
-    assert (restart.step, restart.session_log.status) == (3, SessionLog.START)
+    assert (restart.step, restart.session_log.status) == (start + 1, SessionLog.START)
     assert [(scalar.step, value.tag, value.simple_value) for value in scalar.summary.value] == [
         (3, "loss", 1.5)
     ]

@@ -29,13 +29,12 @@ class EventFile:
     TensorBoard discards the step `restart` and later ones from older files; this file has them again.
     """
 
-    def __init__(self, directory: Path, restart: int | None = None):
+    def __init__(self, directory: Path, restart: int):
         directory.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
         self._records = RecordWriter(str(directory / name))
         self._write(file_version="brain.Event:2")
-        if restart is not None:
-            self._write(step=restart, session_log={"status": "START"})
+        self._write(step=restart, session_log={"status": "START"})
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the scalars of one step, without non-finite values."""
@@ -66,7 +65,7 @@ class MetricWriter:
         self._progress = RunProgress(steps, start)
         # Move the bar; show a phase between two steps; write a line above the bar.
         self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
-        self._events = EventFile(workdir / "events", start + 1 if start else None)
+        self._events = EventFile(workdir / "events", start + 1)
         self._file = self.path.open("a", encoding="utf-8")
 
     def __enter__(self) -> "MetricWriter":
