@@ -13,6 +13,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.initializers import ones, zeros
+from based_jax.ops.core.arrays import wide
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.products import ACTIVATIONS
 from based_jax.ops.norm import add_rms_norm, residual_sum
@@ -173,7 +174,7 @@ def rows(
 
     `jnp.take` alone would wrap negative indices.
     """
-    count = len(table) if count is None else count
+    index, count = wide(index), len(table) if count is None else count
     exists = (index >= 0) & (index < count)
     return nan_unless(exists[..., None], jnp.take(table, jnp.where(exists, index, 0), axis=0, mode="clip"))
 

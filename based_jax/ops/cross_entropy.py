@@ -15,7 +15,7 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.arrays import accumulation_dtype, finfo, with_gradient
+from based_jax.ops.core.arrays import accumulation_dtype, finfo, wide, with_gradient
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one, runs_kernels
@@ -65,7 +65,7 @@ def cross_entropy(
     expect_array("embedding", embedding, ("V", width), "floating")
     expect_array("targets", targets, rows, "integer")
     expect_array("weights", weights, rows, "floating")
-    targets = targets.astype(jnp.promote_types(targets.dtype, jnp.int32))  # -100 would wrap in 8 bits
+    targets = wide(targets)
     counts = (weights != 0) & (targets != IGNORED)
     exists = ~counts | (targets >= 0) & (targets < len(embedding))
     weights = jnp.where(counts, nan_unless(exists, weights), 0)

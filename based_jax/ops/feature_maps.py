@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype, wide
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
 from based_jax.registry import Registry
@@ -360,6 +360,7 @@ def cosformer_features(
     expect_array("positions", positions, (rows, x.shape[1]), "integer")
     expect(max_length >= 1, "max_length", max_length, "at least 1")
     dtype = accumulation_dtype(x)
+    positions = wide(positions)
     angle = (positions + 1).astype(dtype) * (math.pi / (2 * max_length))
     angle = nan_unless(positions < max_length, angle)[..., None, None]
     x = jax.nn.relu(x.astype(dtype))

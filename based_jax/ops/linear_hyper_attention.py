@@ -169,7 +169,8 @@ def linear_hyper_attention(
         expect(not return_state, "return_state", return_state, "False when causal is False")
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     form = _Form(ordered, strict, feature_map, normalize == "sum")
-    q, ks, vs = cast(call.unpadded((q * scale, ks, vs)), dtype)
+    q, ks, vs = cast(call.unpadded((q, ks, vs)), dtype)
+    q = (q * scale).astype(dtype)
 
     def scan(sums: Array, q: Array | None, start: Array | None) -> tuple[Any, Array]:
         flat = sums.reshape(*sums.shape[:3], -1)

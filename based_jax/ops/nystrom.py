@@ -102,7 +102,8 @@ def nystrom_attention(
     if num_landmarks >= length:
         return softmax_attention(q, k, v)
     dtype = accumulation_dtype(v)
-    q, k, values = (x.astype(dtype).swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
+    q, k, values = (x.astype(dtype).swapaxes(1, 2) for x in (q, k, v))
+    q = q * q.shape[-1] ** -0.5
     q_mean, k_mean = _chunk_means(q, num_landmarks), _chunk_means(k, num_landmarks)
     readout = _lower_softmax(q_mean, k) @ values
     matrix = _lower_softmax(q_mean, k_mean)

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Shaped
 
 from based_jax.ops.attention_to_keys import attend
-from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, set_rows
+from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, set_rows, wide
 from based_jax.ops.core.kv_cache import put
 from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, unpadded
@@ -55,6 +55,7 @@ def repeated(
     )
     # Of equal n-grams in one segment all but the first in time are repetitions. Tokens before the segment are
     # -1, so that incomplete n-grams equal no other.
+    tokens = wide(tokens)
     grams = [jnp.where(age >= back, jnp.roll(tokens, back, axis=1), -1) for back in range(order)]
     *keys, order_of = lax.sort((start, *grams, index), dimension=1, num_keys=1 + order)
     same = jnp.stack([key[:, 1:] == key[:, :-1] for key in keys]).all(axis=0)

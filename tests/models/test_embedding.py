@@ -71,6 +71,15 @@ def test_learned_positions_of_segments_and_padding():
     assert_close(packed[:, 5:], apply(params, rows[1:, 5:9])[0], FLOAT32)
 
 
+def test_ids_of_few_bits_are_those_of_32():
+    """The number of rows, 300, would be 44 beside them."""
+    model = bj.LanguageModel(CONFIG.replace(vocab_size=300))
+    params, ids = normals(model.init, TOKENS), np.array([[44, 7, 255]])
+    wanted, got = (model.apply(params, ids.astype(dtype))[0] for dtype in ("int32", "uint8"))
+    np.testing.assert_array_equal(got, wanted)
+    assert np.isfinite(got).all()
+
+
 @pytest.mark.parametrize("kind", ["normal", "spherical"])
 def test_initial_values(kind):
     config = CONFIG.replace(vocab_size=512, embed_init=kind, tie_embeddings=False, d_model=16)

@@ -83,6 +83,16 @@ def test_lags_of_narrow_rows():
     assert lags.tolist() == [[4]]
 
 
+def test_narrow_queries_are_scaled_in_wide_numbers():
+    """1 / sqrt(K) is no power of two."""
+    q, k = np.asarray(Q[:, :9, :, :3], "bfloat16"), K[:, :9, :, :3].astype(np.float32)
+    for attend in (
+        lambda q: ops.nystrom_attention(q, k, k, num_landmarks=3),
+        lambda q: ops.linear_hyper_attention(q, (k, k), (k, k)),
+    ):
+        np.testing.assert_array_equal(attend(q), attend(q.astype(np.float32)))
+
+
 @pytest.mark.release
 def test_means_of_landmarks():
     k = np.asarray(K[:, :256], "bfloat16")

@@ -247,6 +247,7 @@ def test_cosformer_weighs_by_distance():
         plain = np.einsum("bihf,bjhf->bhij", np.maximum(q, 0), np.maximum(k, 0))
         assert_close(products, plain * np.cos(np.pi * distance / 20), FLOAT32)
     assert np.all(np.isnan(cosformer(q, index, 5)[:, 5]))
+    np.testing.assert_array_equal(cosformer(q, index.astype("int8"), 256), cosformer(q, index, 256))
 
 
 @pytest.fixture

@@ -61,6 +61,11 @@ def test_every_segment_is_looked_at_by_itself(data, seed):
     assert_close(real, expected, FLOAT32)
 
 
+def test_bytes_repeat_no_token_before_the_text():
+    tokens = np.array([[5, 1, 255, 5, 7]], np.uint8)
+    assert not selection.repeated(tokens, 2).any()
+
+
 def test_a_running_sum_continues(x64):
     scores = np.random.default_rng(0).normal(size=(2, 8)) * 30
     ids = array(np.int32([[0] * 8, [0, 0, 1, 1, 1, 2, 2, 2]]))

@@ -56,6 +56,11 @@ def set_rows(x: Array, index: Array, values: Array) -> Array:
     return x.at[index].set(values, mode="drop")
 
 
+def wide(integers: Array) -> Array:
+    """Return integers of at least 32 bits: a number beyond an array's dtype wraps around beside it."""
+    return integers.astype(jnp.int32) if integers.dtype.itemsize < 4 else integers
+
+
 def accumulation_dtype(x: Any) -> Any:
     """Return the dtype of sums over x: float64 for float64 (references), else float32."""
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
