@@ -11,10 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pallas_kernels.checks import expect
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu
 
@@ -94,9 +96,14 @@ def _partitioned(
 
     def partition(mesh: Mesh, arguments: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, ...]:
         """Shard the axes of one name alike in all arrays: they may come with different shardings."""
+        arrays = (*shapes, *arguments)
+        if not all(isinstance(array.sharding, NamedSharding) for array in arrays):
+            # Within `shard_map` over some axes only: these shardings name no axes, and none can be made.
+            _expect_alike(words, arrays)
+            return mesh, run, *(tuple(array.sharding for array in group) for group in (shapes, arguments))
         # The axes of the mesh that each name is sharded over: those of the first array that has some.
         over: dict[str, tuple[str, ...]] = {}
-        for axes, array in zip(words, (*shapes, *arguments), strict=True):
+        for axes, array in zip(words, arrays, strict=True):
             for name, part in zip(axes, array.sharding.spec, strict=False):
                 wanted = (part,) if isinstance(part, str) else tuple(part or ())
                 taken = {axis for other in beside[name] for axis in over.get(other, ())}
@@ -113,6 +120,19 @@ def _partitioned(
     )
     # Lowering for an absent GPU has no devices to partition over, and jax would require some.
     return run if is_lowered_for_gpu() else partitioned
+
+
+def _expect_alike(words: Sequence[Sequence[str]], arrays: Sequence[Any]) -> None:
+    """Check that each device has the same part of every axis of a name."""
+    parts: dict[str, list[int]] = {}
+    for names, array in zip(words, arrays, strict=True):
+        tiles = array.sharding._to_xla_hlo_sharding(array.ndim)
+        counts = [] if tiles.is_replicated() else tiles.tile_assignment_dimensions()
+        places = np.unravel_index(np.argsort(tiles.tile_assignment_devices()), counts) if counts else ()
+        for axis, name in enumerate(names):
+            of_devices = places[axis].tolist() if counts and counts[axis] > 1 else []
+            expected = "one that is split alike in all arrays, within shard_map over some axes of a mesh"
+            expect(parts.setdefault(name, of_devices) == of_devices, "axis", name, expected)
 
 
 def with_gradient_of(

@@ -291,8 +291,9 @@ def test_wide_integers_are_not_cut():
 
 
 def test_a_callers_settings_do_not_reach_inside():
-    taps = TAPS[:3]
+    taps, mask = TAPS[:3], jnp.arange(LENGTH) >= jnp.arange(BATCH)[:, None]
     with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
         MIXER.apply(PARAMETERS, X, segment_ids=IDS)
         jax.jit(jax.grad(lambda w: MIXER.apply(w, X)[0].sum()))(PARAMETERS)
         ops.short_conv(X, taps, segment_ids=IDS)
+        ops.short_conv(X, taps, mask=mask)

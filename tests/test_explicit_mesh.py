@@ -39,7 +39,7 @@ CONFIG = ModelConfig(
 @pytest.mark.slow
 def test_ops_mixers_and_models():
     """Compiling takes most of the time: a few programs here, all of them in the tests below."""
-    inside_a_process(f"ops('Explicit', {OPS}); model('Explicit', schedule='C')")
+    inside_a_process(f"ops('Explicit', {OPS}); padded('Explicit'); model('Explicit', schedule='C')")
 
 
 @pytest.mark.slow
@@ -63,9 +63,17 @@ def test_every_way_to_call_a_model(types, context):
 
 
 def inside_a_process(calls: str) -> None:
-    run_python(
-        f"from tests.test_explicit_mesh import model, modules, more_of_the_model, ops; {calls}", devices=8
-    )
+    names = "model, modules, more_of_the_model, ops, padded"
+    run_python(f"from tests.test_explicit_mesh import {names}; {calls}", devices=8)
+
+
+def padded(types: str) -> None:
+    """Padding is before tokens that are split over devices."""
+    x, taps = np.random.default_rng(0).normal(size=(2, BATCH, 8, 4)).astype(np.float32)
+    mask = np.arange(8) >= np.arange(BATCH)[:, None]
+    placed = jax.device_put(x, NamedSharding(mesh(types), PartitionSpec("data", "model")))
+    for function in (bj.ops.short_conv, jax.jit(bj.ops.short_conv)):
+        same(function(placed, taps[0, :3], mask=mask), function(x, taps[0, :3], mask=mask))
 
 
 def mesh(types: str) -> jax.sharding.Mesh:

@@ -1,5 +1,7 @@
 """Rotary position embedding: half-split (GPT-NeoX) or interleaved (GPT-J), on a head's first channels."""
 
+import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,9 +50,12 @@ def rotary(
     expected = f"1 to the head width {width} (an odd dim takes dim + 1)"
     expect(2 * pairs <= width, "dim", dim, expected)
     expect(base > 0, "base", base, "above 0")
-    turning = base ** (-np.arange(0, dim, 2) / dim) if frequencies is None else np.asarray(frequencies)
-    expected = f"None or {pairs} numbers, one for each pair"
-    expect(turning.shape == (pairs,), "frequencies", frequencies, expected)
+    turning = base ** (-np.arange(0, dim, 2) / dim)
+    if frequencies is not None:
+        are_numbers = isinstance(frequencies, list | tuple) and all(map(_is_number, frequencies))
+        expected = f"None or a tuple of {pairs} numbers, one for each pair"
+        expect(are_numbers and len(frequencies) == pairs, "frequencies", frequencies, expected)
+        turning = np.asarray(frequencies)
     angles = _angles(positions, turning)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     cos, sin = (y[:, :, None, :].astype(x.dtype) for y in (cos, sin))
@@ -62,6 +67,10 @@ def rotary(
         one, two = rotated[..., :pairs], rotated[..., pairs:]
         turned = jnp.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
     return jnp.concatenate([turned, rest], axis=-1)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _angles(positions: Int[Array, "rows N"], frequencies: np.ndarray) -> Float[Array, "rows N pairs"]:

@@ -36,6 +36,7 @@ def check(names: list[str], mixed: list[str]) -> None:
     for name in mixed:
         for index in range(len(calls[name].arguments)):
             check_mixed_call(calls[name], index)
+    check_partly_manual(calls[mixed[0]])
 
 
 def check_mixed_call(call: sharded.Call, index: int) -> None:
@@ -47,6 +48,20 @@ def check_mixed_call(call: sharded.Call, index: int) -> None:
     with interpreted():
         results, expected = (jax.jit(call.function)(*given) for given in (split, arguments))
     assert_close(results, expected, FLOAT32_GRADIENT, f"{call.name}, array {index} whole")
+
+
+def check_partly_manual(call: sharded.Call) -> None:
+    """Within `shard_map` over the rows alone, heads may be split, alike in all arrays."""
+    mesh, arguments = sharded.mesh(jax.devices()[:4]), _example(call)
+    rows, other = PartitionSpec("data"), NamedSharding(mesh, PartitionSpec(("data", "tensor")))
+    specs = {"mesh": mesh, "in_specs": rows, "out_specs": rows, "axis_names": {"data"}, "check_vma": False}
+    split = [jax.device_put(x, like.sharding) for x, like in zip(arguments, call.sharded(mesh), strict=True)]
+    with interpreted():
+        function = jax.jit(jax.shard_map(call.function, **specs))
+        assert_close(function(*split), jax.jit(call.function)(*arguments), FLOAT32_GRADIENT, call.name)
+        split[0] = jax.device_put(arguments[0], other)
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"axis = '.': expected one that is split alike"):
+            function(*split)
 
 
 def check_call(call: sharded.Call) -> None:

@@ -23,7 +23,9 @@ from tests.tolerances import assert_close
 DEVICES = 8
 LENGTH = 3 * DEVICES
 """three tokens for each: windows and taps reach over several devices"""
-MASK = np.arange(LENGTH) < np.array([LENGTH, 17, 9])[:, None]
+ROOM, BEFORE = np.array([LENGTH, 17, 9])[:, None], np.array([0, 0, 5])[:, None]
+MASK = (np.arange(LENGTH) >= BEFORE) & (np.arange(LENGTH) < BEFORE + ROOM)
+"""padding after the tokens, and on both sides"""
 SEGMENTS = np.array(
     [
         np.zeros(LENGTH, int),

@@ -316,6 +316,8 @@ SPECIAL = {
         ({"dim": 0}, "dim = 0"),
         ({"base": 0}, "base = 0: expected above 0"),
         ({"dim": 5}, "dim = 5: expected 1 to the head width 4"),
+        ({"frequencies": np.ones(2)}, "frequencies = .*: expected None or a tuple of 2 numbers"),
+        ({"frequencies": (1, float("nan"))}, "frequencies = .*: expected None or a tuple of 2 numbers"),
         ({"x": V}, "dim = 5: expected 1 to the head width 5"),
     ],
     "cosformer_features": [

@@ -15,7 +15,7 @@ from based_jax.data import NucleotideTokenizer, load_tokenizer
 from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.models import LanguageModel, SequenceClassifier
 from based_jax.training.commands import classify, lm
-from based_jax.training.loop import Outcome
+from based_jax.training.loop import BadLoss, Outcome
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.run.metrics import read_metrics
 from tests.commands import run_here
@@ -88,6 +88,17 @@ def test_it_learns_and_says_how_well(finished, dna):
     evaluated = [line["eval_accuracy"] for line in lines if "eval_accuracy" in line]
     assert len(evaluated) == EPOCHS
     assert max(evaluated) == results["validation_accuracy"]
+
+
+@pytest.mark.release
+def test_an_epoch_that_diverges_is_not_the_best(settings, tmp_path, monkeypatch):
+    """Of NaN logits all are the first class, maybe that of most sequences."""
+    found, saved = [{"accuracy": 0.6, "loss": 0.7}, {"accuracy": 0.9, "loss": math.nan}], []
+    monkeypatch.setattr(classify, "accuracy", lambda *_: found.pop(0))
+    monkeypatch.setattr(classify, "save_classifier", lambda *given: saved.append(given))
+    with pytest.raises(BadLoss, match="held out loss nan"):
+        classify.train(classify.ClassifyConfig(workdir=tmp_path / "run", **settings))
+    assert len(saved) == 1
 
 
 @pytest.mark.slow

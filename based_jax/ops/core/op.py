@@ -83,7 +83,9 @@ def op(
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if "mask" in masked and padding.may_precede(kwargs.get("mask")):
-                return padding.shifted(call, masked, signature, args, kwargs)
+                like = args, list(kwargs.values())
+                shifted = functools.partial(padding.shifted, call, masked, signature)
+                return sharding.isolated(shifted, (args, kwargs), {}, like)
             if names and (other := implementations.registered(name, args, kwargs)) is not None:
                 kwargs.pop("implementation", None)
                 return other(*args, **kwargs)

@@ -34,7 +34,7 @@ def aligned() -> Generator[None]:
 
 def may_precede(mask: Bool[Array, "B N"] | np.ndarray | None) -> bool:
     """Return whether padding may come before real tokens: False where it is known, or declared, not to."""
-    if mask is None or _ALIGNED.value or sharding.shards_tokens():
+    if mask is None or _ALIGNED.value or sharding.is_sharded():
         return False
     if isinstance(mask, Tracer):
         return True

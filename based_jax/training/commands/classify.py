@@ -129,6 +129,8 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     data = shuffled_batches(rows, batch_size=config.batch_size, seed=config.seed, identity=identity)
     model = SequenceClassifier(language_model, len(train_part.classes), config.pooling)
     facts = {"crc32": train_part.checksum, "sequences": len(rows), "classes": len(train_part.classes)}
+    if validation is not None:
+        facts["held_out_crc32"] = validation.checksum
     prepare_run(config, model=language_model.to_dict(), data=facts, may_change=_MAY_CHANGE)
     optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate_schedule(config.optimizer, steps)
@@ -147,7 +149,7 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
             return {}
         found = accuracy(predict, state.params, LabelledRows(validation, rows.length), config.batch_size)
         # Saved at once: the checkpoint of the best epoch is soon replaced by newer ones.
-        if found["accuracy"] > best:
+        if found["accuracy"] > best and math.isfinite(found["loss"]):  # else `fit` stops the run
             best = found["accuracy"]
             with naming_the_last_checkpoint(config.workdir, export):
                 save_classifier(export, model, state.params, train_part.classes)
