@@ -128,9 +128,10 @@ def _expect_alike(words: Sequence[Sequence[str]], arrays: Sequence[Any]) -> None
     for names, array in zip(words, arrays, strict=True):
         tiles = array.sharding._to_xla_hlo_sharding(array.ndim)
         counts = [] if tiles.is_replicated() else tiles.tile_assignment_dimensions()
-        places = np.unravel_index(np.argsort(tiles.tile_assignment_devices()), counts) if counts else ()
+        index = np.unravel_index(np.argsort(tiles.tile_assignment_devices()), counts) if counts else ()
         for axis, name in enumerate(names):
-            of_devices = places[axis].tolist() if counts and counts[axis] > 1 else []
+            # The part of each device, in the order of the devices; empty if they all have the whole axis.
+            of_devices = index[axis].tolist() if counts and counts[axis] > 1 else []
             expected = "one that is split alike in all arrays, within shard_map over some axes of a mesh"
             expect(parts.setdefault(name, of_devices) == of_devices, "axis", name, expected)
 
