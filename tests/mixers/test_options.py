@@ -28,7 +28,7 @@ def init(name, options, **context):
 
 def test_bad_options_are_named(unchecked):
     for name, options, message in [
-        ("attention", {"rotary_frequencies": (1.0,)}, r"frequencies = \(1.0,\): expected None or 4 numbers"),
+        ("attention", {"rotary_frequencies": (1.0,)}, r"frequencies = \(1.0,\): expected None or a tuple"),
         ("conv_basis", {"starts": (1, 2)}, r"starts = \(1, 2\): expected integers ascending from 0"),
         ("conv_basis", {"gradient": "exact"}, "gradient = 'exact': expected one of"),
         ("delta_net", {"expand_k": 0.3, "num_heads": 3}, r"expand_k \* d_model = 2: expected a mult"),
