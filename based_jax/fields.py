@@ -131,7 +131,8 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number, of Python or NumPy."""
     if isinstance(value, np.floating):
         value = float(value)  # comparing a float32 with float64's largest number would overflow
     return (isinstance(value, float) or _is_integer(value)) and bool(abs(value) <= sys.float_info.max)
@@ -141,7 +142,7 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     Any: ("anything", lambda value: True),
     bool: ("true or false", lambda value: isinstance(value, bool | np.bool_)),
     int: ("an integer", _is_integer),
-    float: ("a finite number", _is_finite),
+    float: ("a finite number", is_finite),
     str: ("a text", lambda value: isinstance(value, str)),
     type(None): ("None", lambda value: value is None),
 }

@@ -143,10 +143,10 @@ def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX
     return value
 
 
-def heads_of(entries: Config, prefix: str = "") -> int:
-    """Return `num_heads`, which is required; errors name it after `prefix`."""
-    heads = size(entries, "num_heads", 0)
-    expect(heads > 0, f"{prefix}num_heads", entries.get("num_heads"), "a positive integer")
+def heads_of(entries: Config, prefix: str = "", name: str = "num_heads") -> int:
+    """Return the entry `name`, which is required; errors name it after `prefix`."""
+    heads = size(entries, name, 0)
+    expect(heads > 0, f"{prefix}{name}", entries.get(name), "a positive integer")
     return heads
 
 

@@ -33,6 +33,7 @@ from based_jax.convert.options import (
     delta_heads,
     expect_sizes,
     flag,
+    heads_of,
     layers_of,
     mixer_spec,
     model_fields,
@@ -92,8 +93,7 @@ def _attention(config: Config, options: Config, family: "Family") -> dict[str, A
     """Return the options of softmax attention that are not one entry each; null heads have defaults."""
     if "num_attention_heads" not in config:
         return {}
-    heads = size(config, "num_attention_heads", 0)
-    expect(heads > 0, "num_attention_heads", config["num_attention_heads"], "a positive integer")
+    heads = heads_of(config, name="num_attention_heads")
     head_dim = size(config, "head_dim", config["hidden_size"] // heads)
     has_bias = flag(config, "attention_bias", False)
     found: dict[str, Any] = {

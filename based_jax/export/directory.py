@@ -94,9 +94,8 @@ def expect_free(directory: str | os.PathLike[str]) -> None:
     """Check that a directory to write to has no model or run, whose files would be replaced."""
     target = Path(directory)
     expect_directory("directory", target)
-    # An interrupted export has no manifest, but its first program.
-    is_ours = any((target / name).exists() for name in (runner.MANIFEST, "init.jaxexport"))
-    others = (CONFIG,) if is_ours else (CONFIG, WEIGHTS, TOKENIZER, RUNNER)
+    is_export = any(target.glob("*.jaxexport"))  # an interrupted one has programs, but no manifest
+    others = (CONFIG,) if is_export else (CONFIG, WEIGHTS, TOKENIZER, RUNNER, runner.MANIFEST)
     is_free = not any((target / name).exists() for name in others)
     expect(is_free, "directory", str(target), "a new one, or that of an export")
 

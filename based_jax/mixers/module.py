@@ -111,5 +111,10 @@ def find_stream(state: State | None) -> Stream | None:
     """Return the stream of a state (current position of each row): its `stream`, or the first inside it."""
     if state is not None and hasattr(state, "stream"):
         return state.stream
+    return next(iter(streams(state)), None)
+
+
+def streams(state: State | None) -> list[Stream]:
+    """Return the streams inside a state, which are all equal."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Stream))
-    return next((node for node in nodes if isinstance(node, Stream)), None)
+    return [node for node in nodes if isinstance(node, Stream)]

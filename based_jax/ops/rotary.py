@@ -1,7 +1,5 @@
 """Rotary position embedding: half-split (GPT-NeoX) or interleaved (GPT-J), on a head's first channels."""
 
-import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from based_jax.fields import is_finite
 from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array, expect_integer
@@ -52,7 +51,7 @@ def rotary(
     expect(base > 0, "base", base, "above 0")
     turning = base ** (-np.arange(0, dim, 2) / dim)
     if frequencies is not None:
-        are_numbers = isinstance(frequencies, list | tuple) and all(map(_is_number, frequencies))
+        are_numbers = isinstance(frequencies, list | tuple) and all(map(is_finite, frequencies))
         expected = f"None or a tuple of {pairs} numbers, one for each pair"
         expect(are_numbers and len(frequencies) == pairs, "frequencies", frequencies, expected)
         turning = np.asarray(frequencies)
@@ -67,10 +66,6 @@ def rotary(
         one, two = rotated[..., :pairs], rotated[..., pairs:]
         turned = jnp.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
     return jnp.concatenate([turned, rest], axis=-1)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _angles(positions: Int[Array, "rows N"], frequencies: np.ndarray) -> Float[Array, "rows N pairs"]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
-from based_jax.ops import Stream
+from based_jax.mixers.module import streams
 from based_jax.testing.arrays import assert_close, normals
 
 TOLERANCE = 2e-6
@@ -112,13 +112,9 @@ def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> N
     whole, real = packed(run, x, **context), everything(x, context)["mask"][..., None]
     parts, state = in_chunks(run, x, sizes, **context)
     assert_close(np.where(real, parts, 0), np.where(real, whole, 0), run.tolerance)
-    first, *others = [node for node in jax.tree.leaves(state, is_leaf=is_stream) if is_stream(node)]
+    first, *others = streams(state)
     for other in others:  # a loop that generates carries one stream for all layers
         jax.tree.map(np.testing.assert_array_equal, other, first)
-
-
-def is_stream(node: Any) -> bool:
-    return isinstance(node, Stream)
 
 
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
