@@ -15,6 +15,7 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
+from based_jax.mixers.initializers import initial_shapes
 from based_jax.typing import Array
 from based_jax.validate import expect
 
@@ -78,7 +79,7 @@ def rekeyed(rules: Iterable[Rule], rename: Callable[[str], str]) -> Rules:
 
 def shapes_of(module: nn.Module, *inputs: Any) -> dict[str, Shape]:
     """Return the paths and shapes of a module's parameters, without computing them."""
-    variables = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), *inputs))
+    variables = nn.meta.unbox(initial_shapes(module.init, jax.random.key(0), *inputs))
     return {path: leaf.shape for path, leaf in flatten(variables.get("params", {})).items()}
 
 

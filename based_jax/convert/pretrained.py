@@ -41,6 +41,7 @@ from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.convert.written_like import expect_same, stored_tensors
 from based_jax.data.tokenizers import Tokenizer, add_stop_tokens, load_tokenizer
 from based_jax.files import read_object, write_json
+from based_jax.mixers.initializers import initial_shapes
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import blank_inputs, param_shapes
 from based_jax.models.presets import BYTE_VOCAB
@@ -101,7 +102,7 @@ def load_pretrained(
 
 
 def _shardings(model: LanguageModel, mesh: Mesh) -> Mapping[str, Any]:
-    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config))
+    boxed = initial_shapes(model.init, jax.random.key(0), blank_inputs(model.config))
     return flatten(shardings_of(boxed["params"], mesh))
 
 

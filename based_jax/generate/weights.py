@@ -20,6 +20,7 @@ from jax.core import Tracer
 from jax.experimental.layout import Format, Layout
 from jax.extend.core import Jaxpr, Literal
 
+from based_jax.mixers.initializers import initial_shapes
 from based_jax.models.language_model import LanguageModel, blank_inputs
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect_choice
@@ -70,7 +71,7 @@ def by_results(model: LanguageModel, params: Params) -> Params:
 
     Otherwise XLA makes a transposed copy of them whenever it begins to make tokens for a single text.
     """
-    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config))
+    boxed = initial_shapes(model.init, jax.random.key(0), blank_inputs(model.config))
     axes = {
         path: getattr(box, "names", ()) for path, box in jax.tree.leaves_with_path(boxed, is_leaf=_is_named)
     }

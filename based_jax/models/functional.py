@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import jax
 from flax import linen as nn
 
+from based_jax.mixers.initializers import initial_shapes
 from based_jax.mixers.module import Module
 from based_jax.models.sharding import Rules, specs_of
 from based_jax.typing import Params
@@ -64,7 +65,7 @@ def expect_module(module: Any) -> None:
 
 def drawn(init: Callable[[jax.Array], Any], key: jax.Array, rules: Rules | None) -> tuple[Any, Any, Any]:
     """Compile and run `init`; return its arrays, the boxes of their axis names, and their specs on a mesh."""
-    boxed = jax.eval_shape(init, key)
+    boxed = initial_shapes(init, key)
     # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
     mesh = jax.sharding.get_abstract_mesh()
     specs = None if mesh.empty else specs_of(boxed, mesh, rules)

@@ -17,7 +17,7 @@ from jax import lax
 
 from based_jax import mixers, ops
 from based_jax.mixers.contract import Mixer, Projection
-from based_jax.mixers.initializers import Initializer, draw_together, named, normal
+from based_jax.mixers.initializers import Initializer, draw_together, initial_shapes, named, normal
 from based_jax.mixers.module import Module, find_stream, wants_output
 from based_jax.models.block import Block, find_repeats, run_repeats
 from based_jax.models.config import ModelConfig
@@ -333,7 +333,7 @@ def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
     kinds = sorted(set(config.schedule))
     model = LanguageModel(config.replace(schedule="".join(kinds)))
     token = jax.eval_shape(lambda: blank_inputs(config))
-    shapes = dict(nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), token))["params"])
+    shapes = dict(nn.meta.unbox(initial_shapes(model.init, jax.random.key(0), token))["params"])
     layers = {kind: shapes.pop(f"layers_{index}") for index, kind in enumerate(kinds)}
     return MappingProxyType(shapes | {f"layers_{i}": layers[kind] for i, kind in enumerate(config.schedule)})
 

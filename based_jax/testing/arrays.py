@@ -7,6 +7,8 @@ import chex
 import jax
 import numpy as np
 
+from based_jax.mixers.initializers import initial_shapes
+
 
 def array(x: Any, dtype: Any = None) -> jax.Array:
     """Return `jnp.asarray(x)` without compiling a copy for every new shape and dtype."""
@@ -24,7 +26,7 @@ def normals(init: Callable[..., Any], *inputs: Any, scale: float = 0.3, dtype: A
         dtype: of all parameters; None keeps the module's.
     """
     generator = np.random.default_rng(7)
-    shapes = jax.eval_shape(init, jax.random.key(0), *inputs)
+    shapes = initial_shapes(init, jax.random.key(0), *inputs)
     return jax.tree.map(
         lambda leaf: array(generator.normal(size=leaf.shape) * scale, dtype or leaf.dtype), shapes
     )

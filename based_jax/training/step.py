@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from based_jax.mixers.initializers import initial_shapes
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models.language_model import LanguageModel
 from based_jax.models.sharding import batch_sharding, shardings_of
@@ -172,7 +173,8 @@ def build_programs(
         params = params if boxed else nn.meta.unbox(params)
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
-    abstract = jax.eval_shape(init, jax.random.key(0))
+    boxed = initial_shapes(lambda key: init(key, boxed=True), jax.random.key(0))
+    abstract = nn.meta.unbox(boxed)
     tokens = None if mesh is None else batch_sharding(mesh)
     step_anywhere = make_train_step(model, optimizer, schedule, accumulate, seed, losses_of)
 
@@ -192,7 +194,6 @@ def build_programs(
         of_step: dict[str, Any] = {}
         of_evaluation: dict[str, Any] = {}
     else:
-        boxed = jax.eval_shape(lambda key: init(key, boxed=True), jax.random.key(0))
         rows, shardings = tokens, shardings_of(boxed, mesh)
         everywhere = NamedSharding(mesh, PartitionSpec())
         of_step = {"in_shardings": (shardings, rows), "out_shardings": (shardings, everywhere)}

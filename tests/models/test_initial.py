@@ -86,6 +86,19 @@ def test_a_layer_is_cut_from_one_vector_that_its_key_draws():
     assert init(key)[1].tolist() != drawn[1].tolist()  # outside, each array by its own key
 
 
+def test_kept_and_repeated_programs_draw_from_their_keys():
+    """As within a mixer's `nn.jit`, whose program is that of the count, and its `nn.vmap` over heads."""
+
+    def one(key):
+        return normal(1.0)(key, (3,))
+
+    key = jax.random.key(1)
+    rest = jax.random.split(key)[1]
+    assert draw_together(jax.jit(one), key).tolist() == one(rest).tolist()
+    first, second = draw_together(lambda key: jax.vmap(one)(jax.random.split(key)), key).tolist()
+    assert first != second
+
+
 @pytest.mark.release
 def test_runs_under_vmap_draw_as_alone():
     """With jax's default generator; `rbg` mixes the keys of a batch."""
