@@ -23,9 +23,9 @@ PAGES = [
 ]
 SLOW = (
     *("docs/adding_a_mixer.md", "docs/concepts/contract.md"),
-    *("docs/concepts/packing.md", "docs/export.md", "docs/tutorials/torch_weights.md"),
+    *("docs/concepts/packing.md", "docs/evaluation.md", "docs/export.md", "docs/recall.md"),
     *("docs/generation.md", "docs/kernels.md", "docs/pipelines.md", "docs/scaling.md"),
-    "papers/zoology/README.md",
+    *("docs/tutorials/torch_weights.md", "papers/zoology/README.md"),
 )
 """pages whose blocks compile many programs"""
 

@@ -11,6 +11,7 @@ import pytest
 from based_jax import ops
 from based_jax.ops import conv_basis, selection
 from tests.arrays import blank, ones
+from tests.marks import slow_but
 from tests.tolerances import FLOAT32, assert_close
 
 Q, V, X, TAPS = ones((2, 3, 2, 4)), ones((2, 3, 2, 5)), ones((2, 3, 4)), ones((3, 4))
@@ -103,6 +104,9 @@ def wrong(name, arguments):
                 yield {"initial_state": narrow}, ValueError, rf"initial_state\.{field.name} has shape"
 
 
+SCALED = [name for name in ARGUMENTS if "scale" in options_of(name)]
+
+
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_wrong_argument_is_named(unchecked, name):
     arguments = ARGUMENTS[name]
@@ -112,7 +116,7 @@ def test_a_wrong_argument_is_named(unchecked, name):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("name", [name for name in ARGUMENTS if "scale" in options_of(name)])
+@pytest.mark.parametrize("name", slow_but(SCALED[::3], SCALED))
 def test_a_scale_may_be_an_array(name):
     rng = np.random.default_rng(0)
 

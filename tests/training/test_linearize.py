@@ -164,7 +164,7 @@ def test_only_the_maps_have_gradients_and_moments(original):
     assert sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim) == sum(sizes)
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_layers_that_were_linearized_before_stay(original):
     before, params = with_maps(original[0].config, original[1], [0], left=1)
     changed, params = with_maps(before.config, params, left=2)

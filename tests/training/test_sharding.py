@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from based_jax.models import MixerSpec, ModelConfig
+from based_jax.training.commands import lm
 from based_jax.training.devices.meshes import mesh_sizes, parse_mesh, shard_bytes
 from based_jax.training.step import Programs
 from tests.subprocesses import run_module, run_python
@@ -92,15 +93,30 @@ def scanned_layers() -> None:
     assert max(map(math.prod, shapes)) == 128 * 2 * 192
 
 
-@pytest.mark.release
-def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
-    flags = f"--batch-size 4 --mesh fsdp=4 --dry-run --workdir {tmp_path / 'run'}".split()
-    done = run_module("train.lm", "--preset", one_layer["preset"], *flags)
-    assert done.returncode == 0, done.stderr
+def planned(one_layer, tmp_path, mesh):
+    """The arguments of a dry run, and parts of what it prints."""
+    flags = f"--batch-size 4 --mesh {mesh} --dry-run --workdir {tmp_path / 'run'}".split()
     parts = ("trains      all 6.58k parameters", "layers_*/mlp/out/kernel", "optimizer state", "scratch")
+    return ["--preset", one_layer["preset"], *flags], parts
+
+
+@pytest.mark.release
+def test_a_dry_run_prints_its_plan(one_layer, tmp_path, capsys):
+    arguments, parts = planned(one_layer, tmp_path, "fsdp=1")
+    assert lm.main(arguments) == 0
+    printed = capsys.readouterr().out
+    for part in (*parts, "1 device"):
+        assert part in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_dry_run_needs_no_devices(one_layer, tmp_path):
+    arguments, parts = planned(one_layer, tmp_path, "fsdp=4")
+    done = run_module("train.lm", *arguments)
+    assert done.returncode == 0, done.stderr
     for part in (*parts, "4 devices"):
         assert part in done.stdout
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_mesh_is_described_in_words():

@@ -23,15 +23,13 @@ CELLS = [(name, check) for name in subjects.names() for check in CHECKS]
 
 THOROUGH = ("taylor_attention xla", "mixers.linear_attention")
 """under everything: sums of chunks, a gradient of its own, a module"""
-FURTHER = ("diagonal_scan xla", "taylor_step pallas", "cross_entropy")
-"""other ways to compute, under what batches and differentiates"""
 
 
 def is_quick(name, check):
     """One of each way to compute under what differs by it; the slow run has the others."""
     if check == "debug_nans_inside":  # operation by operation
         return name == "cross_entropy"
-    return name in THOROUGH or (name in FURTHER and check in ("vmap", "checkpoint", "jvp"))
+    return name in THOROUGH or (name == "taylor_step pallas" and check == "vmap")
 
 
 QUICK = [cell for cell in CELLS if is_quick(*cell)]
