@@ -61,6 +61,18 @@ def test_a_template_renders_as_in_transformers(open_chat):
     assert text == '<s>{"role": "user", "content": "<é>"}4TrueFalse'
 
 
+@pytest.mark.parametrize("trim", ["", " | trim"])
+def test_a_message_to_continue_ends_where_it_is(open_chat, trim):
+    """Also if the text after it has its letters; last spaces stay if the template writes them."""
+    chat = open_chat(CHATML.replace(" | trim", trim))
+    for content in ("", "end", "<", "The answer is "):
+        made = chat.text([TALK[0], {"role": "assistant", "content": content}], continues=True)
+        expected = f"<|im_start|>assistant\n{content}"
+        assert made.endswith(expected.rstrip() if trim else expected)
+    with pytest.raises(ValueError, match=r"messages = \[\]: expected at least one"):
+        chat.text([], continues=True)
+
+
 def test_templates_refuse_conversations(open_chat):
     chat = open_chat(
         "{% if messages[0].role == 'user' %}{{ raise_exception('no\\n' + 'users' * 99) }}{% endif %}ok"

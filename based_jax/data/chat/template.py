@@ -36,6 +36,9 @@ from based_jax.validate import expect
 MAX_CHARACTERS = 1 << 17
 """Size limit of a template; typical ones have some thousands of characters."""
 
+_END = "\ufdd1"
+"""A noncharacter that marks the end of a message that the model continues."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ChatTemplate:
@@ -181,12 +184,16 @@ class Chat:
         """
         fixed = {"add_generation_prompt": not continues, "tools": None, "documents": None}
         shown = self._broken(messages)
+        if continues:
+            expect(bool(shown), "messages", messages, "at least one, which the model continues")
+            # The space after the mark shows whether the template trims messages.
+            shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}{_END} "}
         text = self._renderer.render({"messages": shown, **fixed, **self._names})
         if not continues:
             return text
-        last = shown[-1]["content"].strip()
-        expect(last in text, "messages[-1]", messages[-1], "a message that the chat template writes")
-        return text[: text.rindex(last) + len(last)]
+        text, mark, rest = text.rpartition(_END)
+        expect(bool(mark), "messages[-1]", messages[-1], "a message that the chat template writes")
+        return text if rest.startswith(" ") else text.rstrip()
 
     def tokens(self, text: str) -> list[int]:
         """Encode a conversation's text.
