@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax import plot
-from based_jax.files import read_json, write_json
+from based_jax.files import read_json, whole_file, write_json
 from based_jax.plot import Line, Panel
 from based_jax.validate import expect, expect_directory
 
@@ -55,7 +55,8 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
     heading = f"<style>{STYLE}</style><h1>{escape(title)}</h1>"
     body = "\n".join([head, heading, *parts])
     script = f"<script>{_SORT}</script>" if "<table" in body else ""
-    path.write_text(f"{body}\n{script}</html>\n", encoding="utf-8")
+    with whole_file(path) as file:
+        file.write(f"{body}\n{script}</html>\n".encode())
 
 
 def image(png: Path, text: str) -> str:

@@ -82,6 +82,14 @@ def find_files(spec: str, include: str | None = None) -> Files:
     return Files(files.found, others + files.others)
 
 
+def expect_outside(argument: str, path: Path, spec: str) -> None:
+    """Check that a directory to write is not inside one to read: its files would be read, and change it."""
+    is_inside = (
+        spec != "stdlib" and os.path.isdir(spec) and path.resolve().is_relative_to(Path(spec).resolve())
+    )
+    expect(not is_inside, argument, str(path), f"a directory outside of {spec!r}, whose files are read")
+
+
 def _match(pattern: str) -> list[str]:
     """Return the sorted files that match a glob; hidden names only match a component with a dot, too.
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.files import JsonLines
+from based_jax.files import JsonLines, naming
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -96,7 +96,8 @@ def write_json(path: Path | None, content: Any) -> None:
     """Write a result unless `path` is None, creating the file's directory if needed."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        with naming(path):
+            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def batches(items: list[T], size: int) -> Iterator[tuple[list[T], list[T]]]:

@@ -96,6 +96,7 @@ def generate(
     return tokens if made.logprob is None else (tokens, made.logprob[:, :total])
 
 
+@sharding.own_settings()
 def stream(
     model: LanguageModel,
     params: Params,
@@ -142,15 +143,17 @@ def _chunks(
     start: Callable[[], Pool], make: Callable[[Pool, int], tuple[Pool, Made]], total: int, chunk: int
 ) -> Iterator[Any]:
     begin, count = 0, 1
-    pool, made = make(start(), count)
+    with sharding.own_settings():
+        pool, made = make(start(), count)
     while True:
-        # Compute the next chunk while the caller uses this one.
-        begin, following = begin + count, min(chunk, total - begin - count)
-        ahead = make(pool, following) if following else None
-        size = int(np.asarray(made.count).max())
+        with sharding.own_settings():  # but the caller's where this yields
+            # Compute the next chunk while the caller uses this one.
+            begin, following = begin + count, min(chunk, total - begin - count)
+            ahead = make(pool, following) if following else None
+            size = int(np.asarray(made.count).max())
+            tokens, logprobs = jax.tree.map(np.asarray, (made.choice.token, made.choice.logprob))
         if size:
-            tokens, logprobs = np.asarray(made.choice.token)[:, :size], made.choice.logprob
-            yield tokens if logprobs is None else (tokens, np.asarray(logprobs)[:, :size])
+            yield tokens[:, :size] if logprobs is None else (tokens[:, :size], logprobs[:, :size])
         if size < count or ahead is None:
             return
         (pool, made), count = ahead, following

@@ -44,7 +44,12 @@ def put_rows(state: State, new: State, rows: Int[Array, " R"]) -> State:
         new: R rows of the same model and capacity.
         rows: their new indices, each at most once.
     """
-    return jax.tree.map(lambda old, leaf: old.at[rows].set(leaf.astype(old.dtype), mode="drop"), state, new)
+
+    def put(old: Array, leaf: Array) -> Array:
+        leaf = leaf if leaf.dtype == old.dtype else leaf.astype(old.dtype)  # keys have no astype outside jit
+        return old.at[rows].set(leaf, mode="drop")
+
+    return jax.tree.map(put, state, new)
 
 
 def row_bytes(state: State) -> int:

@@ -18,6 +18,7 @@ from based_jax.data.shards.reader import (
     open_tokens,
     shard_directory,
 )
+from based_jax.data.sources import expect_outside
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.recipes import read_recipe
 from based_jax.training.text_run import TextRunConfig
@@ -75,6 +76,7 @@ def _open(spec: str, config: TextRunConfig, tokenizer: data.Tokenizer) -> RunDat
         return _open_shards(directory, config, tokenizer)
     is_text = not Path(spec, shard_file("train", 0)).is_file()
     expect(is_text, "data", spec, f"text; these are token shards: --data {TOKENS}{spec}")
+    expect_outside("workdir", config.workdir, spec)
     corpus = data.load_documents(spec, config.include, options=config.reading)
     limits = {"max_bytes": config.held_out_bytes, "held_out_names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)

@@ -14,7 +14,7 @@ from based_jax.generate.states import capacity_for, longest_text
 from based_jax.models import MixerSpec
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import Stream
-from tests.generate.tiny import LENGTH, MIXERS, make_tiny
+from tests.generate.tiny import LENGTH, MIXERS, forbidding, make_tiny
 from tests.marks import slow_but
 
 STEPS = 12
@@ -30,7 +30,7 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def greedy(hybrid):
     """The hybrid model's tokens, made where a caller's settings forbid what must not happen inside."""
-    with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
+    with forbidding():
         return generate(hybrid.model, hybrid.params, PROMPTS, STEPS)
 
 
@@ -128,7 +128,8 @@ def test_the_loop_ends_when_every_row_has_stopped(simple):
 def test_stream_is_generate_in_chunks(simple, options):
     options = {"max_new_tokens": STEPS, "rng": jax.random.key(3), **options}
     chunk = options.pop("chunk")
-    outputs = list(stream(simple.model, simple.params, PROMPTS, chunk=chunk, **options))
+    with forbidding():
+        outputs = list(stream(simple.model, simple.params, PROMPTS, chunk=chunk, **options))
     assert all(isinstance(output, np.ndarray) and output.dtype == np.int32 for output in outputs)
     sizes = [output.shape[1] for output in outputs]
     assert sizes[0] == 1

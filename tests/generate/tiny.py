@@ -1,5 +1,6 @@
 """Tiny models, and what they must generate by definition."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,13 @@ MIXERS = {
     "A": MixerSpec("attention", {"num_heads": 2, "rotary_fraction": 0.5}),
 }
 LENGTH = 48
+
+
+@contextlib.contextmanager
+def forbidding():
+    """A caller's settings that raise at what our code does: broadcasts and transfers."""
+    with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
+        yield
 
 
 @dataclasses.dataclass(frozen=True)

@@ -178,9 +178,11 @@ def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_pa
 
 
 def test_a_plan_reads_the_text_and_reports_what_would_stop_the_run(tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
     for name, record in {"a": {"body": {"content": "some text " * 50}}, "b": {"title": "other"}}.items():
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
-    config = lm.LMConfig(workdir=tmp_path, data=str(tmp_path / "a.jsonl"), batch_size=2)
+        (text / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    config = lm.LMConfig(workdir=tmp_path / "run", data=str(text / "a.jsonl"), batch_size=2)
     found = plan_data(config, 32)
     assert not found.can_run
     assert "'text', but its string fields are body.content (--text-field" in found.rows["stops it"]
@@ -188,9 +190,10 @@ def test_a_plan_reads_the_text_and_reports_what_would_stop_the_run(tmp_path):
     found = plan_data(dataclasses.replace(config, reading=body), 32)
     assert found.rows["batches"] == "drew the first 2 of 2 x 32 tokens"
     for change, message in (
-        ({"data": str(tmp_path)}, r"b\.jsonl, line 1: .* 'body\.content', but its string fields are title"),
+        ({"data": str(text)}, r"b\.jsonl, line 1: .* 'body\.content', but its string fields are title"),
         ({"tokenizer": "no.json"}, "tokenizer = 'no.json'"),
         ({"data": "nowhere"}, "there is no such path"),
+        ({"data": str(text), "workdir": text / "run"}, "a directory outside of"),
     ):
         found = plan_data(dataclasses.replace(config, reading=body, **change), 32)
         assert re.search(message, found.rows["stops it"])

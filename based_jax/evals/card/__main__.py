@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.text is not None:
         vocab_size = parse_config(read_config(directory), {}, directory).vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
-        text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0].tokens
+        text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0]
     given = ("name", "lengths", "pairs", "examples", "filler", "batch_size", "seed")
     settings = {field: getattr(options, field) for field in given}
     card = recall_card(directory, text=text, **settings)

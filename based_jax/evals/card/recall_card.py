@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from based_jax.data import PackedTokens
 from based_jax.data.tasks import IGNORE, MQAR, RecallProbe
 from based_jax.evals.card.subject import LENGTHS, StateBytes, Subject, of_checkpoint
 from based_jax.evals.label_scores import LabelScorer, LogitsFn
@@ -62,7 +63,7 @@ def recall_card(
     pairs: Sequence[int] = PAIRS,
     examples: int = EXAMPLES,
     filler: int = 0,
-    text: Int[np.ndarray, " T"] | None = None,
+    text: Int[np.ndarray, " T"] | PackedTokens | None = None,
     state_bytes: StateBytes | None = None,
     parts: Mapping[str, LogitsFn] | None = None,
     batch_size: int | None = None,
@@ -81,7 +82,8 @@ def recall_card(
         examples: rows of each cell.
         filler: the probe's token between queries, for instance that of a newline.
         text: tokens (T,) in which AR hits, all repeats, are compared with other tokens; without it, a
-            synthetic stream.
+            synthetic stream. A stream of documents is read as in training, with a tokenizer's start, if any,
+            in place of the separator before each document.
         state_bytes: of a callable: length -> bytes of the state of one sequence.
         parts: of a callable: part -> the same model with this part switched off.
         batch_size: rows per call.
@@ -125,7 +127,10 @@ def recall_card(
 
     def hits() -> dict[str, Any]:
         if text is not None:
-            return _hits(scorer, _text_rows(text, longest))
+            tokens, as_inputs = (
+                (text.tokens, text.as_inputs) if isinstance(text, PackedTokens) else (text, None)
+            )
+            return _hits(scorer, _text_rows(tokens, longest), as_inputs)
         return _hits(scorer, _stream_rows(subject.vocab_size, longest, largest, examples, seed))
 
     card["hits"] = {"source": source, **_measured(source, hits)}
@@ -221,11 +226,17 @@ def _stream_rows(
     return rows
 
 
-def _hits(scorer: LabelScorer, rows: Int[np.ndarray, "n N"]) -> dict[str, Any]:
-    """Compare AR hits, all repeated bigrams of a row, with the other tokens of the rows."""
+def _hits(
+    scorer: LabelScorer, rows: Int[np.ndarray, "n N"], as_inputs: Callable[[Any], Any] | None = None
+) -> dict[str, Any]:
+    """Compare AR hits, all repeated bigrams of a row, with the other tokens of the rows.
+
+    Args:
+        as_inputs: returns the tokens that the model reads in place of a row's; None for these.
+    """
     inputs, targets = rows[:, :-1], rows[:, 1:]
     is_repeat = is_hit(repeat_distances(inputs, targets).ravel(), None)
-    found = slices(scorer(inputs, targets).loss, is_repeat)
+    found = slices(scorer(as_inputs(inputs) if as_inputs else inputs, targets).loss, is_repeat)
     recalled, other = found["hits"]["loss"], found["other"]["loss"]
     return {**found, "gap": None if recalled is None or other is None else other - recalled}
 

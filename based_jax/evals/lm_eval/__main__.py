@@ -22,7 +22,7 @@ from based_jax import command
 from based_jax.convert.pretrained import find_directory
 from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.evals.options import CheckpointOptions, as_text, digest, print_table, progress, write_json
-from based_jax.files import parse_json, read_json
+from based_jax.files import naming, parse_json, read_json
 from based_jax.published import table as published_table
 from based_jax.validate import expect, expect_outputs, expect_ranges
 
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.samples is not None:
         samples = ({"task": task, **row} for task, rows in results["samples"].items() for row in rows)
         options.samples.parent.mkdir(parents=True, exist_ok=True)
-        with options.samples.open("w", encoding="utf-8") as file:
+        with naming(options.samples), options.samples.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in samples)
     write_json(options.json, summarize(options, results))
 

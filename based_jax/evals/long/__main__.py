@@ -110,8 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     numbers = [f"{options.seed}.{number}" for number in range(options.samples)]
     each = [*itertools.product(families, lengths, dict.fromkeys(options.depths), numbers)]
     for family, length, depth, number in each:  # a text that does not fit is an error before the work
-        if length == lengths[0]:
-            make_question(family, length, depth, number, tokenizer, material, is_shortest=True)
+        make_question(family, length, depth, number, tokenizer, material, is_shortest=True)
     name = options.name or name_of(directory)
     expect_result(options.out, name, KEYS)
     off = (None, *(layers_of(model) if options.parts else ()))

@@ -24,6 +24,7 @@ from based_jax.typing import Params
 from based_jax.validate import expect, expect_outputs, expect_ranges
 
 PROG = "based-jax eval perplexity"
+_OF_SCORING = ("context", "length", "cross_documents", "max_tokens", "tokenizer", "dtype")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,10 @@ class Options(CheckpointOptions):
             expect(data is None, "data", data, "none with a .parquet file, which has its own data")
             from_file = self.reference is None or _is_records(self.reference)
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
+            for name in _OF_SCORING:
+                value, default = getattr(self, name), getattr(Options, name)
+                expected = f"{default!r}, as a .parquet file is not scored again"
+                expect(value == default, name, value, expected)
         else:
             expect(self.text.data is not None, "data", None, "the text to evaluate on")
         expect_ranges(self, 1, "length", "stride", "batch_size", "max_tokens")

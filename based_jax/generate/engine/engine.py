@@ -23,6 +23,7 @@ from based_jax.generate.prompt import read_tokens
 from based_jax.generate.sampling import Choice
 from based_jax.generate.states import token_limit
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops.core import sharding
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_integer
 
@@ -82,6 +83,7 @@ class Engine:
         ValueError: an argument out of its range, or a model that cannot continue from a state.
     """
 
+    @sharding.own_settings()
     def __init__(
         self,
         model: LanguageModel,
@@ -135,6 +137,7 @@ class Engine:
         self._waiting[ticket] = _Work(ticket, request, np.array(request.prompt, np.int32))
         return ticket
 
+    @sharding.own_settings()
     def cancel(self, ticket: int) -> bool:
         """Cancel a request, whether it waits, reads its prompt or runs.
 
@@ -193,6 +196,7 @@ class Engine:
             self._events.clear()
         return [_join(events) for events in answers.values()]
 
+    @sharding.own_settings()
     def warm_up(self) -> None:
         """Compile all programs now, so that no request waits for one; the engine must be idle."""
         expect(self.idle, "engine", self.stats(), "an idle one to warm up")
@@ -204,6 +208,7 @@ class Engine:
 
     # A round.
 
+    @sharding.own_settings()
     def step(self) -> list[Event]:
         """Run one round.
 

@@ -28,6 +28,7 @@ from based_jax.data.readers import ReadOptions
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import Progress, tokenize
+from based_jax.data.sources import expect_outside
 from based_jax.stop_request import StopRequest
 from based_jax.training.run.progress import short
 from based_jax.validate import expect, expect_ranges
@@ -101,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             show(now)
             return request.signal is None
 
+        for spec in config.data:
+            expect_outside("out", config.out, spec)
         sources = find_sources(config.data, config.include)
         # Only Linux reports which cores a process may use.
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -214,6 +214,13 @@ def test_settings_that_found_no_document_may_change(tmp_path, capsys):
     assert _contents(out) == _contents(tmp_path / "other")
 
 
+def test_shards_are_not_written_where_the_text_is(tmp_path, capsys):
+    """What has been written would be read when the same command continues."""
+    _write(tmp_path / "in", "jsonl")
+    argv = ["--data", tmp_path, "--tokenizer", "byte", "--out", tmp_path / "in" / "shards"]
+    assert "a directory outside of" in refused(PROG, main, argv, capsys)
+
+
 def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
     path = tmp_path / "a.fa"
     path.write_text(">chr1\nACGT\nAC\n>chr2\nGGTTA\n>chr3\nTTT\n")

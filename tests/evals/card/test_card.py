@@ -10,6 +10,7 @@ from flax import nnx
 
 import based_jax as bj
 from based_jax import plot
+from based_jax.data import PackedTokens
 from based_jax.data.tasks import RecallProbe
 from based_jax.evals.card import __main__ as command
 from based_jax.evals.card.page import finding
@@ -117,6 +118,23 @@ def test_what_a_callable_cannot_answer_has_its_reason():
     sighted = bj.evals.recall_card(lambda tokens: TABLE[tokens[:, ::-1]], vocab_size=VOCAB, **SMALL)
     for section in SECTIONS:
         assert "expected a causal model" in sighted[section]["not_measured"]
+
+
+def test_a_text_is_read_as_in_training():
+    """With the token that its tokenizer puts before a document, which is not the separator between them."""
+    read = []
+
+    def model(tokens):
+        read.append(np.array(tokens))
+        return np.zeros((*tokens.shape, VOCAB), np.float32)
+
+    tokens = np.array([0, *range(2, 17), 0, *range(2, 18)], np.uint8)
+    text = PackedTokens(tokens, starts=np.array([0, 16]), num_bytes=31, start=1)
+    card = bj.evals.recall_card(model, vocab_size=VOCAB, text=text, lengths=(16,), pairs=(2,), examples=2)
+    assert card["hits"]["all"]["tokens"] == 32
+    seen = [batch for batch in read if (batch == 17).any() and (batch == 1).any()]
+    assert seen
+    assert all((batch != 0).all() for batch in seen)
 
 
 @pytest.mark.slow

@@ -178,6 +178,12 @@ def test_bad_files(saved, tmp_path, capsys):
     for row in (*rows, r'{"text": "a\ud800", "question": "b", "answer": "c"}'):
         asked[-1].write_text(row)
         assert message in refused(command.PROG, command.main, argv + asked, capsys)
+    passages = [{"text": f"{number}" * 9, "question": "b", "answer": "c"} for number in range(19)]
+    passages.append({"text": "long" * 400, "question": "b", "answer": "c"})
+    asked[-1].write_text("\n".join(map(json.dumps, passages)))
+    asked += ["--lengths", "512,1024", "--depths", "1"]
+    message = "length = 1024: expected at least 1"  # and none of 512 asks about the long one
+    assert message in refused(command.PROG, command.main, argv + asked, capsys)
     (tmp_path / "tiny.jsonl").write_text('{"id": "None/single/300/0.5/0.0", "run": "another"}\n')
     asked = ["--lengths", "300", "--no-parts", "--families", "single"]
     message = "tiny.jsonl': expected a new file or one of this run: of the same model"

@@ -229,6 +229,7 @@ def test_a_reference_on_other_tokens_is_an_error_before_the_work(files, records,
         (("--data", "text.jsonl", "--stride", "13"), "stride = 13: expected at most 12, the length"),
         (("--data", "text.jsonl", "--stride", "4", "--context", "document"), "stride = 4: expected none"),
         (("--checkpoint", "a.parquet", "--stride", "4"), "stride = 4: expected none"),
+        (("--checkpoint", "a.parquet", "--max-tokens", "9"), "max_tokens = 9: expected 16000000, as"),
     ],
 )
 def test_a_wrong_flag_is_one_line(files, flags, message, capsys, monkeypatch):

@@ -12,7 +12,7 @@ from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.arrays import array
 from tests.generate.answers import ENGINE, check
-from tests.generate.tiny import MIXERS
+from tests.generate.tiny import MIXERS, forbidding
 
 PROMPTS = [[7], [3, 1], [4, 4, 9, 0, 2, 30, 49, 8], list(range(10, 26)), list(range(3, 45, 2))]
 STEPS = 10
@@ -63,7 +63,8 @@ def test_stops(wide, engine):
         Request(PROMPTS[3], 1),
         Request(PROMPTS[4], STEPS, Sampler(0.8, top_p=0.9), seed=2**32 - 1, stop_tokens=range(8)),
     ]
-    answers = engine.run(requests)
+    with forbidding():
+        answers = Engine(wide.model, wide.params, **ENGINE).run(requests)
     check(wide, requests, answers)
     assert answers[0] == ((), (), "stop", (), None)
     assert [answer.finish for answer in answers[1:4]] == ["stop", "stop", "length"]

@@ -1,12 +1,14 @@
 """Rows of a pool come, go and move without a trace in the others."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from based_jax.generate import Request
 from based_jax.generate.engine.slots import Slots
 from based_jax.generate.pool import read
+from based_jax.generate.states import put_rows
 from tests.generate.tiny import LENGTH, Tiny
 
 PROMPTS = {"a": [7, 2], "b": [3, 1, 4], "c": [4, 4, 9, 0], "d": [11], "e": [5, 5]}
@@ -27,6 +29,14 @@ def made_by(slots: Slots[str]) -> dict[str, list[int]]:
     return {
         owner: tokens[slot, : count[slot]].tolist() for slot, owner in enumerate(owners) if owner is not None
     }
+
+
+def test_rows_with_keys_are_put_without_jit():
+    rows = {"key": jax.random.split(jax.random.key(0), 3), "size": np.zeros(3, np.int32)}
+    new = {"key": jax.random.split(jax.random.key(1), 1), "size": np.ones(1, np.int8)}
+    put = put_rows(jax.tree.map(jnp.asarray, rows), jax.tree.map(jnp.asarray, new), jnp.array([1]))
+    assert put["size"].tolist() == [0, 1, 0]
+    assert put["key"][1] == new["key"][0]
 
 
 def test_owners_and_rows_move_alike(wide, x64):
