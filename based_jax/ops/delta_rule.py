@@ -35,7 +35,7 @@ from based_jax.ops.linear_recurrence import (
     fused_recurrence,
     init_linear_recurrence_state,
     product,
-    refused_state,
+    refused,
     supports_kernel,
     token_by_token,
 )
@@ -91,7 +91,7 @@ def delta_rule(
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     expect_chunk_size(chunk_size, CHUNK)
     factor = expect_scale(scale, width)
-    unsupported = refused_state(initial_state)
+    unsupported = refused(initial_state, beta=beta)
     chosen = choose("delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
         how = factor, initial_state, return_state, segment_ids, mask
@@ -158,8 +158,8 @@ def generalized_delta_rule(
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
     factor = expect_scale(scale, width)
-    how: dict[str, Any] = {"implementation": implementation, "unsupported": refused_state(initial_state)}
-    chosen = choose("generalized_delta_rule", q, k, v, **how)
+    unsupported = refused(initial_state, a=a, b=b)
+    chosen = choose("generalized_delta_rule", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
         rest = factor, initial_state, return_state, segment_ids, mask
         return fused_recurrence((q, k, v, log_decay), *rest, low_rank=(a, b))

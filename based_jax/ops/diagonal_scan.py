@@ -120,6 +120,8 @@ def selective_scan(
     unsupported = None
     if initial_state is not None and initial_state.h.dtype != jnp.float32:
         unsupported = f"the kernel takes no {initial_state.h.dtype} state"
+    elif C.dtype == jnp.float64:
+        unsupported = "the kernel takes no float64 C"
     chosen = choose("selective_scan", x, dt, B, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":
         return _fused(x, dt, A, B, C, D, initial_state, return_state, segment_ids, mask)

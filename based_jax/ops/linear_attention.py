@@ -29,7 +29,7 @@ from based_jax.ops.linear_recurrence import (
     decayed_chunk,
     fastest_recurrence,
     fused_recurrence,
-    refused_state,
+    refused,
     supports_kernel,
 )
 from based_jax.typing import Array, Bool, Float, Int
@@ -114,7 +114,7 @@ def linear_attention(
     if log_decay is not None:
         expect_log_decay(log_decay, batch, length, (heads,))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
-    unsupported = refused_state(initial_state)
+    unsupported = refused(initial_state)
     if size > pallas_kernels.MAX_RECURRENCE_KEYS:
         unsupported = f"the kernel takes up to {pallas_kernels.MAX_RECURRENCE_KEYS} features, not {size}"
     chosen = choose("linear_attention", q, k, v, implementation=implementation, unsupported=unsupported)

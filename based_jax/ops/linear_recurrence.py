@@ -84,11 +84,12 @@ def fastest_recurrence(found: str, q: Array, k: Array, v: Array) -> str:
     return "xla" if q.shape[1] < KERNEL_FROM else found
 
 
-def refused_state(state: Any) -> str | None:
-    """Return why the kernel cannot go on from a state, or None."""
-    if state is None or state.kv.dtype == jnp.float32:
-        return None
-    return f"the kernel takes no {state.kv.dtype} state"
+def refused(state: Any, **arrays: Array) -> str | None:
+    """Return why the kernel cannot go on from a state, or take other arrays, or None."""
+    if state is not None and state.kv.dtype != jnp.float32:
+        return f"the kernel takes no {state.kv.dtype} state"
+    wide = [name for name, array in arrays.items() if array.dtype == jnp.float64]
+    return f"the kernel takes no float64 {wide[0]}" if wide else None
 
 
 @stateful_op(
@@ -141,7 +142,7 @@ def linear_recurrence(
         expect_array("bonus", bonus, (heads, width), "floating")
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
-    unsupported = refused_state(initial_state)
+    unsupported = refused(initial_state)
     factor = expect_scale(scale, width)
     chosen = choose("linear_recurrence", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "pallas":

@@ -57,6 +57,7 @@ def add_rms_norm(
     """
     is_fused = branch.ndim == 3 and branch.dtype == dtype and products.runs_kernels(branch)
     is_fused = is_fused and (branch.shape[1] != 1 or pallas_kernels.was_faster("rms_norm"))
+    is_fused = is_fused and scale.dtype != jnp.float64
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
         if pending and products.reads_pending_norms(branch):
             return None, PendingNorm(stream, branch, scale, broken, bias, eps=eps), None

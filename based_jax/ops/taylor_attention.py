@@ -6,6 +6,7 @@ Only one chunk's features (153 per head and token for K = 16) exist at a time, a
 polynomial of q.k replaces them. The state has the symmetric layout.
 """
 
+import numbers
 from typing import Any
 
 import jax
@@ -28,6 +29,8 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
 State = LinearAttentionState
+
+NO_ARRAY = "the kernels are compiled for a number (eps), and this is an array"
 
 
 def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
@@ -97,6 +100,8 @@ def taylor_attention(
         unsupported = "the kernels have no decay (log_decay)"
     elif initial_state is not None and initial_state.kv.dtype == jnp.float64:
         unsupported = "the kernels take no float64 state"
+    elif not isinstance(eps, numbers.Real):
+        unsupported = NO_ARRAY
     chosen = choose("taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen in KERNELS:
         return _fused(eps, return_state, chosen, (q, k, v), initial_state, segment_ids, mask)
@@ -165,8 +170,10 @@ def taylor_step(
     expect_number("eps", eps)
     rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
     expect_state(state, kv=(*rows, v.shape[-1]), k=rows)
-    wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
-    chosen = choose("taylor_step", q, k, v, state, implementation=implementation, unsupported=wide)
+    unsupported = None if isinstance(eps, numbers.Real) else NO_ARRAY
+    if state.kv.dtype == jnp.float64:
+        unsupported = "the kernel takes no float64 state"
+    chosen = choose("taylor_step", q, k, v, state, implementation=implementation, unsupported=unsupported)
     if chosen in KERNELS:
         kv, k_sum = state.kv, state.k
         y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)

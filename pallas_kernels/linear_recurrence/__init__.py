@@ -54,7 +54,7 @@ def supports(q: Any, k: Any, v: Any, low_rank: bool = False) -> str | None:
 def facts_of(keys: int, call: Call, kernel: str) -> dict[str, Any]:
     """Return the facts that select a row of the tuning table; `kernel` names a function of the kernels."""
     facts = {"erases": int(call.erases), "channels": int(call.per_channel)}
-    return {"keys": padded(keys), "kernel": kernel} | facts
+    return {"keys": padded(keys), "kernel": kernel, "precision": call.precision or "default"} | facts
 
 
 def linear_recurrence(

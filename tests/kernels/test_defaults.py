@@ -118,3 +118,23 @@ def test_recurrences_of_few_tokens_or_odd_channels_stay_with_xla():
         sizes = (16,), (2048, 72), (15,), (1,), (64, 129)
         every.append([recurrence("generalized_delta_rule", *each) for each in sizes])
     assert [found] * 4 == every == [["pallas", "pallas", "xla", "xla", "xla"]] * 4
+
+
+def test_arguments_that_no_kernel_takes_stay_with_xla(unchecked):
+    """Under x64 NumPy's numbers are float64; a traced eps is no number that a kernel is compiled for."""
+    x, state = _shape(1, 32, 2, 16), jax.eval_shape(lambda: ops.init_taylor_state(1, 2, 16, 16))
+    row, numbers, channels, maps = _shape(1, 2, 16), _shape(1, 32, 2), _shape(1, 32, 64), _shape(1, 32, 16)
+    with jax.enable_x64(True), lowering_for():
+        for op, args, name, narrow in (
+            (ops.delta_rule, (x, x, x), "beta", numbers),
+            (ops.generalized_delta_rule, (x, x, x, x), "b", x),
+            (ops.selective_scan, (channels, channels, _shape(64, 16), maps), "C", maps),
+            (ops.taylor_attention, (x, x, x), "eps", None),
+            (ops.taylor_step, (row, row, row, state), "eps", None),
+        ):
+            shape = () if narrow is None else narrow.shape
+            wide = jax.ShapeDtypeStruct(shape, jnp.float32 if narrow is None else jnp.float64)
+            program = jax.make_jaxpr(lambda *args, op=op, name=name: op(*args[:-1], **{name: args[-1]}))
+            assert "pallas_call" not in str(program(*args, wide)), op
+            kept = program(*args, narrow) if narrow else jax.make_jaxpr(op)(*args)
+            assert "pallas_call" in str(kept), op

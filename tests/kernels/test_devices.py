@@ -197,7 +197,7 @@ def test_every_case_of_the_catalogue_fits(kind):
     topology.use_cpu()
     with lowering_for(kind):
         assert devices.shared_memory() == devices.family(kind).shared
-        cases = [*catalog.cases(), *attention_cases.at_highest_precision()]
+        cases = [*catalog.cases(), *catalog.at_highest_precision()]
     for case in cases:
         topology.compile_program(case.function, *topology.placed(case.arguments, kind))
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks.gpu.cases import catalog
-from benchmarks.gpu.cases.taylor_attention import at_highest_precision
 from pallas_kernels import devices, offline, tuning
 from pallas_kernels.launch import interpreted
 from tests.kernels.toy import run_whole
@@ -84,7 +83,7 @@ def test_every_row_of_the_tuning_tables_loads_and_is_in_the_catalogue(op):
         kind(**row["variant"])
     assert [row for row in rows if row["device"] == "any"] == rows[-sum(r["device"] == "any" for r in rows) :]
 
-    cases = [*CASES, *at_highest_precision()]
+    cases = [*CASES, *catalog.at_highest_precision()]
     used = {
         tuning.row_number(op, capability=device, shared_memory=shared, **case.facts)
         for case in cases

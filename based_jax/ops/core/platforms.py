@@ -66,9 +66,11 @@ def is_for_tests() -> bool:
 
 
 def platform_of(arrays: Sequence[Any]) -> str:
-    """Return the platform of the call: that of the arrays' device if they have one, else the default."""
+    """Return the platform of the call: a declared one, that of the arrays' device, or the default."""
     if pallas_kernels.is_lowered_for_gpu():
         return "gpu"
+    if _PLATFORM.value is not None:  # an array that a traced function closes over may be elsewhere
+        return _PLATFORM.value
     for array in arrays:
         if is_placed(array):
             return _named(next(iter(array.devices())).platform)

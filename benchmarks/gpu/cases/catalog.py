@@ -35,6 +35,14 @@ def cases(match: str = "") -> list[Case]:
     return [case for listed in OPS.values() for case in listed() if match in case.name]
 
 
+def at_highest_precision() -> list[Case]:
+    """Return kernels whose float32 operands are split in three, which need the most shared memory.
+
+    Not part of `cases`: JAX's default precision already shows all that can be tuned.
+    """
+    return [*taylor_attention.at_highest_precision(), *layers.recurrence_cases("highest")]
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Sizes of the Mosaic programs, which have nothing to tune."""

@@ -210,20 +210,20 @@ def _scan(run: Any, *arrays: jax.Array, variant: Any) -> Any:
     return run(*arrays, call=scans.Call(CHUNK, True, variant))
 
 
-def recurrence_cases() -> Iterator[Case]:
+def recurrence_cases(precision: str | None = None) -> Iterator[Case]:
     """Yield the kernels of the calls of `RECURRENCES`."""
     for groups, shared, keys, values, narrow, dtype, length, form, packed in RECURRENCES:
         heads = BATCH, groups, shared
         q, v = Shape((BATCH, length, groups, keys), narrow), Shape((BATCH, length, *heads[1:], values), dtype)
         numbers, state = Shape((*heads, length), "float32"), Shape((*heads, keys, values), "float32")
-        call, erases = form, form.erases
+        call, erases = replace(form, precision=precision), form.erases
         gates, erasing = [numbers], [numbers] * erases
         if call.per_channel:
             gates, erasing = [Shape((BATCH, length, *heads[1:], keys), "float32")], [q, q] * erases
         saved = Shape((*heads, pl.cdiv(length, call.span), padded(keys), padded(values)), "float32")
         starts = [Shape((BATCH, length), "int32")] * packed
         kind = " channels" * call.per_channel + " before" * (not call.inclusive) + " erases" * erases
-        words = f"K{keys} V{values} {dtype}{kind}{' packed' * packed}"
+        words = " ".join([f"K{keys} V{values} {dtype}{kind}{' packed' * packed}", *filter(None, [precision])])
         recurrences = per_channel if call.per_channel else per_head
         for kernel, run, rest in (
             ("outputs", recurrences.outputs, [state]),

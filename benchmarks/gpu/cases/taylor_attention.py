@@ -60,10 +60,7 @@ def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES, sizes: Sizes = SIZES)
 
 
 def at_highest_precision() -> list[Case]:
-    """Return every kernel on float32 operands that are split in three, which need the most shared memory.
-
-    Not part of `cases`: JAX's default precision already shows all that can be tuned.
-    """
+    """Return every kernel on float32 operands that are split in three."""
     options: dict[str, Any] = {"packed": True, "precision": "highest"}
     return [case(kernel, size, 64, "float32", **options) for size in (16, 24) for kernel in KERNELS]
 

@@ -89,6 +89,11 @@ def test_a_mesh_knows_its_devices():
     assert_close(sharded(Q), taylor(Q), FLOAT32)
 
 
+def test_constants_of_a_function_may_be_elsewhere():
+    with bj.lowering_for("tpu"):
+        assert platforms.platform_of([jnp.ones(3)]) == "tpu"
+
+
 def test_what_is_no_platform():
     for names, message in ((("gpu",), "platforms = 'gpu': expected one of"), ((), r"platforms = \(\)")):
         with pytest.raises(ValueError, match=message), bj.lowering_for(*names):
