@@ -71,7 +71,7 @@ def random_cells(key: Array, length: int, count: int) -> Bool[Array, "M M"]:
     """Return a mask of `count` cells of 2 x 2 pairs (query, key), without cells on or above the diagonal."""
     if length == 1:
         return jnp.zeros((1, 1), bool)
-    i, j = jax.random.randint(key, (2, count), 0, length - 1)
+    i, j = jax.random.randint(key, (2, count), 0, length - 1, jnp.int32)
     i = jnp.where(i > j, i, length)  # no such row: dropped
     down, right = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]]).T[:, :, None]
     return jnp.zeros((length, length), bool).at[i + down, j + right].set(True, mode="drop")

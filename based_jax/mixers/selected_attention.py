@@ -141,9 +141,9 @@ class SelectedAttention(SelectionHeads):
     ) -> Bool[Array, "rows N"]:
         if redraws:
             return jax.random.bernoulli(self.make_rng("selection"), self.share, shape)
-        key = jax.random.key(self.seed)
+        key, share = jax.random.key(self.seed), jnp.float32(self.share)
 
         def draw(position: Array) -> Array:
-            return jax.random.bernoulli(jax.random.fold_in(key, position), self.share)
+            return jax.random.bernoulli(jax.random.fold_in(key, position), share)
 
         return jax.vmap(jax.vmap(draw))(positions.positions)

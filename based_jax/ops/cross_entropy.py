@@ -153,9 +153,12 @@ def _losses(logits: Array, targets: Array, vocab: int) -> tuple[Array, Array, Ar
     if len(token) > vocab:
         logits = jnp.where(token < vocab, logits, finfo(logits.dtype).min)
     is_target = token == targets[..., None]
-    log_sum = jax.nn.logsumexp(logits, axis=-1)
-    losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
-    return jnp.exp(logits - log_sum[..., None]), is_target, losses
+    top = logits.max(axis=-1)
+    below = logits - top[..., None]
+    log_total = jax.nn.logsumexp(below, axis=-1)
+    of_target = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
+    losses = (top - of_target) + log_total  # in this order: a small loss keeps its digits
+    return jnp.exp(below - log_total[..., None]), is_target, losses
 
 
 def _losses_on_cpu(logits: Array, targets: Array, vocab: int) -> tuple[Array, Array, Array]:
@@ -170,7 +173,7 @@ def _losses_on_cpu(logits: Array, targets: Array, vocab: int) -> tuple[Array, Ar
     total = p @ jnp.ones(vocab, p.dtype)
     rows = jnp.where((targets >= 0) & (targets < vocab), targets, vocab)[..., None]
     of_target = jnp.take_along_axis(logits, rows, axis=-1, mode="fill", fill_value=0)[..., 0]
-    return p, total, top + jnp.log(total) - of_target
+    return p, total, (top - of_target) + jnp.log(total)  # in this order: a small loss keeps its digits
 
 
 def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:

@@ -104,9 +104,10 @@ def formula(
     token = jnp.arange(logits.shape[-1])
     logits = jnp.where(token < vocab, logits, LOWEST)
     is_target = (token == targets[:, None]) & (token < vocab)
-    log_sum = jax.nn.logsumexp(logits, axis=-1)
-    losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
-    gradient = (jnp.exp(logits - log_sum[:, None]) - is_target) * weights[:, None]
+    top = logits.max(axis=-1)
+    log_total = jax.nn.logsumexp(logits - top[:, None], axis=-1)
+    losses = (top - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)) + log_total
+    gradient = (jnp.exp((logits - top[:, None]) - log_total[:, None]) - is_target) * weights[:, None]
     return gradient.astype(dtype), losses
 
 
@@ -138,12 +139,12 @@ def gradients(
         start = jnp.full((columns,), LOWEST, f32), zeros, zeros
         most, total, of_target = lax.fori_loop(0, blocks, add, start)
         top = jnp.max(most)
-        log_sum = top + jnp.log(jnp.sum(total * jnp.exp(most - top)))
-        loss_ref[...] = log_sum - jnp.sum(of_target)
+        log_total = jnp.log(jnp.sum(total * jnp.exp(most - top)))
+        loss_ref[...] = (top - jnp.sum(of_target)) + log_total  # a small loss keeps its digits
 
         def differentiate(turn: Any, carry: Any) -> Any:
             index, token, x = block(blocks - 1 - turn)
-            p = jnp.exp(x - log_sum)
+            p = jnp.exp((x - top) - log_total)
             store(of_x_ref, index, (p - jnp.where(token == target, 1.0, 0.0)) * weight, token < width)
             return carry
 

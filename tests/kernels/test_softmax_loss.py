@@ -45,6 +45,16 @@ def test_losses_and_gradient(dtype):
     assert not gradient[:, VOCAB:].any()
 
 
+def test_a_small_loss_beside_large_logits_keeps_its_digits():
+    logits, _, weights = drawn()
+    targets = jnp.arange(ROWS)
+    logits = logits.at[:, :VOCAB].set(-8.0).at[targets, targets].set(0.0)
+    with interpreted():
+        small, large = (jax.jit(run)(logits + shift, targets, weights)[1] for shift in (0.0, 8192.0))
+    assert_close(small, np.full(ROWS, np.log1p((VOCAB - 1) * np.exp(-8))), 1e-4)  # a sum near 1, to some 6e-8
+    assert_close(large, small, 1e-5)
+
+
 def test_a_token_that_is_no_number_breaks_its_row_only():
     logits, targets, weights = drawn()
     logits = logits.at[1, 3].set(jnp.nan).at[4, 2].set(jnp.inf)

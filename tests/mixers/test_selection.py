@@ -185,6 +185,8 @@ def test_random_selection_is_fixed_by_position_or_drawn_anew():
     is_on = np.any(laws.packed(mixer, X) != 0, axis=-1)
     assert np.array_equal(is_on[0], is_on[1])
     assert 2 < is_on[0].sum() < 11
+    with jax.enable_x64(True):
+        assert np.array_equal(np.any(mixer(X)[0] != 0, axis=-1), is_on)
     laws.split_law(mixer, X, [6, 1, 6])
     laws.segment_law(mixer, X, [6, 1, 6])
 

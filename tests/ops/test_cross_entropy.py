@@ -78,6 +78,19 @@ def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platfo
     np.testing.assert_allclose(2 * np.asarray(alone), ours[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_small_loss_beside_large_logits_keeps_its_digits(monkeypatch, platform):
+    """Of a token that is nearly certain, 1.8e-3, at logits of 1e4, which float32 knows to 1e-3."""
+    pretend(monkeypatch, platform, 1 << 25)
+    logits = jnp.array([[1e4], [1e4 - 8], [1e4 - 9]], jnp.float32)
+    targets, ones = jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 4))
+    run = jax.jit(jax.value_and_grad(ops.cross_entropy, argnums=3))
+    total, losses = run(jnp.ones((1, 4, 1)), logits, targets, ones)
+    expected = np.log1p(np.exp(-8) + np.exp(-9))
+    np.testing.assert_allclose(losses, np.full((1, 4), expected), rtol=1e-4)  # 1 + 1.8e-3 to 6e-8
+    np.testing.assert_allclose(total, 4 * expected, rtol=1e-4)
+
+
 @pytest.mark.release
 def test_the_kernel_of_the_logits_gradient_has_the_same_numbers(monkeypatch):
     """In 4 chunks; of a target that is no token the loss is NaN, of those left out nothing counts."""
