@@ -99,7 +99,7 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
     elif config.schedule == "constant":
         fall = optax.constant_schedule(peak)
     else:
-        cooldown = round(config.cooldown * steps)
+        cooldown = min(round(config.cooldown * steps), max(steps - warmup, 0))
         begin = max(steps - cooldown - warmup, 0)
         fall = optax.linear_schedule(peak, share * peak, max(cooldown, 1), begin)
     if warmup == 0:

@@ -30,6 +30,7 @@ TENTH = {"learning_rate": 1.0, "warmup": 0.1, "schedule_steps": 100}
         ({**TENTH, "schedule": "linear"}, 200, {10: 1.0, 55: 0.55, 100: 0.1, 150: 0.1, 200: 0.1}),
         ({**TENTH, "schedule": "constant"}, 200, {5: 0.5, 10: 1.0, 100: 1.0, 200: 1.0}),
         ({**TENTH, "schedule": "wsd"}, 200, {10: 1.0, 100: 1.0, 160: 1.0, 180: 0.55, 200: 0.1}),
+        ({**TENTH, "schedule": "wsd", "cooldown": 1.0}, 200, {10: 1.0, 105: 0.55, 200: 0.1}),
     ],
 )
 def test_schedules(settings, steps, expected):
