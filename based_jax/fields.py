@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +85,11 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if hint in _KINDS:
         return _KINDS[hint][1](value)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
+    if _is_fixed(hint):
+        is_whole = isinstance(value, tuple | list) and len(value) == len(arguments)
+        return is_whole and all(map(_fits, value, arguments))
     if origin in (tuple, Sequence):
         return isinstance(value, tuple | list) and all(_fits(item, arguments[0]) for item in value)
     if origin is Mapping:
@@ -119,12 +124,20 @@ def _describe(hint: Any) -> str:
         return " or ".join(sorted(map(_describe, arguments), key=lambda text: text != "None"))
     if hint in _KINDS:
         return _KINDS[hint][0]
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if _is_fixed(hint):
+        return f"a list of {len(arguments)}: {', '.join(map(_describe, arguments))}"
     if origin in (tuple, Sequence):
         return f"a list in which each item is {_describe(arguments[0])}"
     if origin is Mapping:
         key, item = map(_describe, arguments)
         return f"a mapping in which each key is {key}, each value {item}"
     return f"a value of type {getattr(hint, '__name__', hint)}"
+
+
+def _is_fixed(hint: Any) -> bool:
+    return get_origin(hint) is tuple and Ellipsis not in get_args(hint)
 
 
 def _is_integer(value: Any) -> bool:

@@ -7,10 +7,33 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Generic, TypeVar
 
+import jax
+
 from based_jax.validate import expect, nearest, shown
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _FORM = "lower-case letters, digits and underscores, beginning with a letter"
+
+_CACHES: list[Any] = []
+
+
+def cached(maxsize: int) -> Callable[[F], F]:
+    """Apply `functools.lru_cache` to a function whose results depend on what registered names stand for."""
+
+    def decorate(function: F) -> F:
+        found: Any = functools.lru_cache(maxsize)(function)
+        _CACHES.append(found)
+        return found
+
+    return decorate
+
+
+def _forget() -> None:
+    """Drop results and compiled programs made from a definition that a name no longer stands for."""
+    jax.clear_caches()
+    for each in _CACHES:
+        each.cache_clear()
 
 
 @dataclass
@@ -30,6 +53,8 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[Any], Any]:
         """Return a decorator that adds a name; one definition may be registered again after a change.
 
+        Programs that JAX has compiled are dropped then: a model has the name, not the definition.
+
         Raises:
             TypeError: what is registered is not of this kind.
             ValueError: a name of another form, or one already taken by another definition.
@@ -44,7 +69,10 @@ class Registry(Generic[T]):
             origin = f"{given.__module__}.{given.__qualname__}" if is_named else shown(given)
             taken = self.origins.get(name, "based_jax") if name in self.entries else origin
             expect(taken == origin, "name", name, f"a name that {taken} does not have")
+            is_changed = self.entries.get(name, entry) is not entry
             self.entries[name], self.origins[name] = entry, origin
+            if is_changed:
+                _forget()
             return given
 
         return add

@@ -33,8 +33,14 @@ def capability() -> int | None:
 
 
 @contextlib.contextmanager
-def lowering_for(device_kind: str = H200) -> Iterator[None]:
-    """Allow `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` without a GPU inside the block."""
+def lowering_for(device_kind: str | None = H200) -> Iterator[None]:
+    """Allow `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` without a GPU inside the block.
+
+    None ends that within an outer block.
+    """
+    if device_kind is None and not is_lowered_for_gpu():
+        yield
+        return
     token = devices.TARGET.set(device_kind)
     try:
         with _abstract_gpu(device_kind):
@@ -43,10 +49,12 @@ def lowering_for(device_kind: str = H200) -> Iterator[None]:
         devices.TARGET.reset(token)
 
 
-def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
+def _abstract_gpu(device_kind: str | None) -> contextlib.AbstractContextManager[Any]:
     """Set the GPU that jax >= 0.11 lowers kernels for; older releases assume Hopper."""
     if jax.__version_info__ < (0, 11):
         return contextlib.nullcontext()
+    if device_kind is None:
+        return use_abstract_mesh(AbstractMesh((), ()))
     from jax.sharding import AbstractDevice
 
     # jax has its own list of names; other GPUs of a family compile the same.

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from based_jax.models import ModelConfig
 from based_jax.models.language_model import LanguageModel, make_mixer
+from based_jax.registry import cached
 from based_jax.typing import Array, Int, State
 from based_jax.validate import expect
 
@@ -63,7 +64,7 @@ def state_bytes(module: Any, length: int) -> int:
     return row_bytes(jax.eval_shape(lambda: module.init_state(1, length)))
 
 
-@functools.lru_cache(maxsize=32)
+@cached(maxsize=32)
 def state_grows(model: LanguageModel) -> bool:
     """Return whether the size of a model's state depends on how many tokens it must hold."""
     short, long = (jax.eval_shape(lambda size=size: model.init_state(1, size)) for size in (1, 1 << 16))
@@ -122,7 +123,7 @@ def token_limit(model: LanguageModel, max_length: int) -> int | None:
     return min(limits, default=None)
 
 
-@functools.lru_cache(64)
+@cached(maxsize=64)
 def longest_text(config: ModelConfig) -> int | None:
     """Return how many tokens a model can read, whatever the size of its state; None if there is no limit."""
     found = token_limit(LanguageModel(config), _ANY_LENGTH)

@@ -78,7 +78,8 @@ class _Vector:
 
 
 _vector: ContextVar[_Vector | None] = ContextVar("vector", default=None)
-_only_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
+_ONLY_SHAPES: Any = jax.make_user_context(False)
+"""part of the key of `jit`'s cache of traced programs"""
 
 
 def normal(stddev: float) -> Initializer:
@@ -129,7 +130,7 @@ def complex_ones(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -
 
 def draw_together(init: Callable[[Array], Any], key: Array) -> Any:
     """Return init(key), with the float32 values of `normal` cut from one vector."""
-    if _only_shapes.get():
+    if _ONLY_SHAPES.value:
         return init(key)
     sizes: list[int] = []
 
@@ -149,11 +150,8 @@ def draw_together(init: Callable[[Array], Any], key: Array) -> Any:
 
 def initial_shapes(init: Callable[..., Any], *args: Any) -> Any:
     """Return `jax.eval_shape(init, *args)` in half the time, as `draw_together` runs each layer once."""
-    token = _only_shapes.set(True)
-    try:
+    with _ONLY_SHAPES(True):
         return jax.eval_shape(init, *args)
-    finally:
-        _only_shapes.reset(token)
 
 
 def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4) -> Initializer:

@@ -1,6 +1,5 @@
 """Flax modules that take arrays on any mesh, and what a mixer knows about the tokens of a call."""
 
-import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,7 +11,8 @@ from based_jax.ops.core import sharding
 from based_jax.ops.core.stream import Stream, TokenPositions
 from based_jax.typing import Array, Int, Mask, Positions, SegmentIds, State
 
-_wants_output = contextvars.ContextVar("wants_output", default=True)
+_WANTS_OUTPUT: Any = jax.make_user_context(True)
+"""part of the key of `jit`'s cache of traced programs"""
 
 
 class Module(nn.Module):
@@ -37,21 +37,23 @@ class Module(nn.Module):
     @nn.nowrap
     def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """Initialise the variables, see `nn.Module.init`; models do not call their layers."""
-        before = _wants_output.set(False)
-        try:
-            return super().init(rngs, *args, **kwargs)
-        finally:
-            _wants_output.reset(before)
+        return self._initialised(False, rngs, *args, **kwargs)[1]
 
     @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """Initialise the variables, see `nn.Module.init_with_output`."""
-        return sharding.isolated(cast(Any, super().init_with_output), (rngs, *args), kwargs)
+        return self._initialised(True, rngs, *args, **kwargs)
+
+    @nn.nowrap
+    def _initialised(self, wants_output: bool, *args: Any, **kwargs: Any) -> Any:
+        """Return the output, which is unspecified unless the caller wants it, and the variables."""
+        with _WANTS_OUTPUT(wants_output):
+            return sharding.isolated(cast(Any, super().init_with_output), args, kwargs)
 
 
 def wants_output() -> bool:
     """Return whether the caller uses the output of the module; `init` does not."""
-    return _wants_output.get()
+    return _WANTS_OUTPUT.value
 
 
 @dataclass(frozen=True)

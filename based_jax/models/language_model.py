@@ -24,6 +24,7 @@ from based_jax.models.config import ModelConfig
 from based_jax.models.layers import Drop, make_mlp, make_norm, rows, sinusoids
 from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.sharding import keep_tokens
+from based_jax.registry import cached
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
 
@@ -327,7 +328,7 @@ def blank_inputs(config: ModelConfig, length: int = 1) -> Array:
     return jnp.zeros((1, length, config.input_dim), jnp.float32)
 
 
-@functools.lru_cache(maxsize=64)
+@cached(maxsize=64)
 def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
     """Return shapes and dtypes of the "params" that ``init`` makes; traces one layer of each kind."""
     kinds = sorted(set(config.schedule))

@@ -1,6 +1,7 @@
 """Options of all mixers but those of the contract's tests: wrong ones are named, and defaults divide."""
 
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -134,6 +135,23 @@ def test_forms_that_read_later_inputs_are_not_causal():
 def test_lists_become_tuples():
     """So that a mixer can be hashed, as a static field of Equinox."""
     assert {make("conv_basis", {"starts": [0, 1]})} == {make("conv_basis", {"starts": (0, 1)})}
+
+
+class Chosen(mixers.ShortConv):
+    kind: Literal["silu", 1] = "silu"
+    pair: tuple[int, str] = (1, "a")
+
+
+def test_choices_and_tuples_of_a_length_are_checked():
+    assert Chosen(WIDTH, kind=1, pair=[2, "b"]).pair == (2, "b")
+    for options, message in (
+        ({"kind": "relu"}, "kind = 'relu': expected one of 'silu', 1"),
+        ({"kind": True}, "kind = True: expected one of"),
+        ({"pair": (1,)}, "pair = .*: expected a list of 2: an integer, a text"),
+        ({"pair": (1, 2)}, "pair = .*: expected a list of 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Chosen(WIDTH, **options)
 
 
 def test_defaults_divide():

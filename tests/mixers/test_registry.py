@@ -11,6 +11,7 @@ from flax import linen as nn
 
 import based_jax as bj
 from based_jax.mixers import registry
+from based_jax.testing.arrays import normals
 
 MODULE = '''
 from based_jax import mixers
@@ -58,6 +59,32 @@ def test_a_class_may_be_registered_again_after_a_change(registered):
     first, second = define(2), define(3)
     assert first is not second
     assert bj.mixers.make("again", d_model=8).kernel_size == 3
+
+
+@pytest.mark.release
+def test_what_was_made_from_the_first_definition_is_not_kept(registered):
+    def define(factor, taps):
+        class Scaled(bj.mixers.ShortConv):
+            kernel_size: int = taps
+
+            def mix(self, x, state, context):
+                y, state = super().mix(x, state, context)
+                return factor * y, state
+
+        bj.mixers.register("scaled")(Scaled)
+
+    tokens = jnp.arange(8)[None]
+    define(1.0, 2)
+    config = bj.presets.get("based-tiny").with_mixer("scaled").replace(schedule="A")
+    model, size = bj.LanguageModel(config), bj.param_count(config)
+    params = normals(model.init, tokens)
+    first = bj.generate(model, params, tokens, max_new_tokens=8)
+    define(-9.0, 2)
+    second = bj.generate(model, params, tokens, max_new_tokens=8)
+    assert second[0, 0] == model.apply(params, tokens)[0][0, -1, : config.vocab_size].argmax()
+    assert (first != second).any()
+    define(1.0, 3)
+    assert bj.param_count(config) > size
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import based_jax as bj
-from based_jax.mixers.initializers import draw_together, normal, uniform
+from based_jax.mixers.initializers import draw_together, initial_shapes, normal, uniform
 from based_jax.models import MixerSpec
 from based_jax.models.language_model import layer_kinds
 
@@ -64,6 +65,17 @@ def test_init_with_output_is_apply_of_init():
     variables = init_two(jax.random.key(0), TOKENS)
     (logits, _), others = jax.jit(TWO.init_with_output)(jax.random.key(0), TOKENS)
     chex.assert_trees_all_equal(variables, others)
+    np.testing.assert_allclose(logits, jax.jit(TWO.apply)(variables, TOKENS)[0], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_program_kept_by_flax_serves_one_question_only():
+    model, key = nn.jit(bj.LanguageModel)(TWO.config), jax.random.key(0)
+    initial_shapes(model.init, key, TOKENS)
+    variables = model.init(key, TOKENS)
+    alike = nn.jit(bj.LanguageModel)(TWO.config.replace(norm_eps=1e-4))  # nothing is kept of it
+    chex.assert_trees_all_equal(variables, alike.init(key, TOKENS))
+    (logits, _), _ = model.init_with_output(key, TOKENS)
     np.testing.assert_allclose(logits, jax.jit(TWO.apply)(variables, TOKENS)[0], atol=1e-5)
 
 

@@ -284,6 +284,24 @@ def test_a_config_takes_it_at_once(registered):
     bj.feature_maps.register("doubled")(doubled)  # again, as a notebook does
 
 
+@pytest.mark.release
+def test_a_map_registered_again_replaces_compiled_ones(registered):
+    def define(factor):
+        def phi(x):
+            return jnp.exp(factor * x)
+
+        bj.feature_maps.register("scaled")(phi)
+
+    define(1.0)
+    mixer, x = LinearAttention(8, feature_map="scaled", init_std=1.0), jnp.arange(32.0).reshape(1, 4, 8) / 32
+    variables = mixer.init(jax.random.key(0), x)
+    first, _ = mixer.apply(variables, x)
+    define(-2.0)
+    second, _ = mixer.apply(variables, x)
+    assert_close(second, jax.jit(mixer.apply)(variables, x)[0], FLOAT32)
+    assert jnp.abs(first - second).max() > 1e-2
+
+
 def test_a_feature_map_with_a_similarity(registered):
     phi = bj.ops.FeatureMap(lambda x: x * x, None, lambda width: width)
     assert bj.feature_maps.register("mine")(phi) is phi

@@ -15,7 +15,7 @@ class MinGRU(bj.mixers.Mixer):
         value = self.linear(self.d_model, "embed", "mlp", name="value")(x)
 
         def terms(tokens):
-            z = jax.nn.sigmoid(tokens[0].astype("float32"))
+            z = jax.nn.sigmoid(tokens[0].astype(self.wide))
             return 1 - z, z * tokens[1]
 
         def read(h, tokens):
@@ -25,7 +25,7 @@ class MinGRU(bj.mixers.Mixer):
         return self.to_output("mlp", name="out")(h), state
 
     def empty_state(self, batch_size, max_length, dtype):
-        return bj.ops.init_diagonal_scan_state(batch_size, (self.d_model,))
+        return bj.ops.init_diagonal_scan_state(batch_size, (self.d_model,), self.wide)
 
     def state_size(self, length):
         return self.d_model

@@ -77,6 +77,7 @@ def test_outside_jit_the_error_names_the_op():
     for name, call, x, has_reference in (
         ("softmax_attention", lambda q: ops.softmax_attention(q, K, V, implementation="tiled"), Q, True),
         ("cross_entropy", CALLS["cross_entropy"][0], X, False),
+        ("diagonal_scan", lambda x: ops.diagonal_scan((x, x), lambda t: t, lambda h, t: h), X, True),
         ("Mamba", lambda x: mixer.apply(variables, x)[0], X, True),
     ):
         with pytest.raises(TypeError, match=f"^{name} has no forward-mode derivative here") as raised:

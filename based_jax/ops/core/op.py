@@ -92,7 +92,7 @@ def op(
             is_direct = reads_values or compat.is_recording() or sharding.is_active()
             static = None if is_direct or platforms.is_for_tests() else _Call.of(args, kwargs)
             if static is None:
-                with _entered(name):
+                with _entered(name), _naming(name, args):
                     if tokens and sharding.shards_tokens():
                         return sharding.over_devices(function, tokens, signature, args, kwargs)
                     like = args, list(kwargs.values())

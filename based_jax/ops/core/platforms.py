@@ -23,7 +23,7 @@ _PLATFORM: Any = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
-def on_platform(name: str) -> Generator[None]:
+def on_platform(name: str | None) -> Generator[None]:
     """Declare the platform of the arrays while tracing: tracers do not know it."""
     with _PLATFORM(name):
         yield
@@ -54,10 +54,11 @@ def lowering_for(*platforms: str, device_kind: str | None = None) -> Generator[N
         expect_choice("platforms", platform, PLATFORMS)
     is_gpu = platforms == ("cuda",)
     expect(is_gpu or device_kind is None, "device_kind", device_kind, "None unless platforms = ('cuda',)")
-    absent = is_gpu and (device_kind is not None or platform_of(()) != "gpu")
-    gpu = pallas_kernels.lowering_for(device_kind or ANY_GPU) if absent else contextlib.nullcontext()
-    with on_platform("gpu" if is_gpu else platforms[0] if len(platforms) == 1 else "any"), gpu:
-        yield
+    with on_platform(None), pallas_kernels.lowering_for(None):  # not those of an outer block
+        absent = is_gpu and (device_kind is not None or platform_of(()) != "gpu")
+        gpu = pallas_kernels.lowering_for(device_kind or ANY_GPU) if absent else contextlib.nullcontext()
+        with on_platform("gpu" if is_gpu else platforms[0] if len(platforms) == 1 else "any"), gpu:
+            yield
 
 
 def is_for_tests() -> bool:

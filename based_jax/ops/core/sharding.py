@@ -37,37 +37,38 @@ AXIS = "context"
 
 T = TypeVar("T")
 
-_TOKENS: contextvars.ContextVar[NamedSharding | None] = contextvars.ContextVar("tokens", default=None)
+_TOKENS: Any = jax.make_user_context(None)
+"""part of the key of `jit`'s cache of traced programs"""
 _SHARD: contextvars.ContextVar[Array | None] = contextvars.ContextVar("shard", default=None)
 
 
 @contextlib.contextmanager
 def over(tokens: NamedSharding | None) -> Generator[None]:
     """Declare the sharding of (B, N) arrays while tracing; see the module."""
-    with _set(_TOKENS, tokens):
+    with _TOKENS(tokens):
         yield
 
 
 def keep_tokens(x: Array) -> Array:
     """Constrain x, (B, N, ...), to the sharding of `over`."""
-    tokens = _TOKENS.get()
+    tokens: NamedSharding | None = _TOKENS.value
     return x if tokens is None or is_sharded() else lax.with_sharding_constraint(x, tokens)
 
 
 def devices() -> int:
     """Return the number of devices of the mesh that (B, N) arrays are on; 1 without a mesh."""
-    tokens = _TOKENS.get()
+    tokens: NamedSharding | None = _TOKENS.value
     return 1 if tokens is None else tokens.mesh.size
 
 
 def is_active() -> bool:
     """Return whether `over` named a mesh, or arrays are shards."""
-    return _TOKENS.get() is not None or is_sharded()
+    return _TOKENS.value is not None or is_sharded()
 
 
 def shards_tokens() -> bool:
     """Return whether a call of an op on whole sequences should run on the devices of its tokens."""
-    tokens = _TOKENS.get()
+    tokens: NamedSharding | None = _TOKENS.value
     return not (tokens is None or is_sharded() or tokens.mesh.shape.get(AXIS, 1) == 1)
 
 
@@ -78,7 +79,7 @@ def over_devices(
 
     The arguments `names` (pytrees) have arrays with an axis of tokens, which may be 1.
     """
-    mesh = cast(NamedSharding, _TOKENS.get()).mesh
+    mesh = cast(NamedSharding, _TOKENS.value).mesh
     given = dict(signature.bind(*args, **kwargs).arguments)
     length = jax.tree.leaves(given[names[0]])[0].shape[1]
     if given.get("initial_state") is not None or length % mesh.shape[AXIS]:
@@ -140,7 +141,7 @@ def shard() -> Array:
 @contextlib.contextmanager
 def whole_sequences() -> Generator[None]:
     """Compute with whole sequences, after the shards have been exchanged."""
-    with _set(_SHARD, None), _set(_TOKENS, None):
+    with _set(_SHARD, None), _TOKENS(None):
         yield
 
 

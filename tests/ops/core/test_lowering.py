@@ -94,6 +94,14 @@ def test_constants_of_a_function_may_be_elsewhere():
         assert platforms.platform_of([jnp.ones(3)]) == "tpu"
 
 
+def test_the_innermost_declaration_counts():
+    with bj.lowering_for("cuda", device_kind="NVIDIA H100"):
+        for inner, has_kernels in {("cpu",): False, ("cpu", "cuda"): False, ("cuda",): True}.items():
+            with bj.lowering_for(*inner):
+                assert (KERNEL in lower(lambda q: taylor(q), *inner)) == has_kernels
+        assert KERNEL in lower(taylor, "cuda")
+
+
 def test_what_is_no_platform():
     for names, message in ((("gpu",), "platforms = 'gpu': expected one of"), ((), r"platforms = \(\)")):
         with pytest.raises(ValueError, match=message), bj.lowering_for(*names):
