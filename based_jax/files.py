@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,13 @@ MAX_DEPTH = 64  # maximum nesting of lists and tables: far below Python's recurs
 _HALF = re.compile("[\ud800-\udfff]")
 
 _LOGGER = logging.getLogger(__name__)
+
+
+def find_file(name: str | os.PathLike[str]) -> Path:
+    """Return the path `name`, or this package's file if it is recipes/... and does not exist here."""
+    path = Path(name)
+    ours = Path(str(resources.files("based_jax") / str(path)))
+    return ours if path.parts[:1] == ("recipes",) and not path.exists() and ours.exists() else path
 
 
 def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> str:

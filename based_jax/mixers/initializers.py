@@ -66,7 +66,7 @@ class _Vector:
     (`nn.jit`, `nn.scan`, `nn.remat`) or several times (`nn.vmap`).
     """
 
-    values: Float[Array, "size"] | None
+    values: Float[Array, " size"] | None
     used: int = 0
     trace: Any = field(default_factory=current_trace)
 

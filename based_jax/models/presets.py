@@ -15,9 +15,9 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from based_jax.files import read_json
+from based_jax.files import find_file, read_json, read_object
 from based_jax.models.config import ModelConfig
-from based_jax.validate import expect_choice
+from based_jax.validate import expect, expect_choice
 
 BYTE_VOCAB = 257
 """Tokens of the byte tokenizer: 256 bytes and the separator of documents."""
@@ -53,3 +53,20 @@ def get(name: str) -> ModelConfig:
     """
     expect_choice("preset", name, names())
     return _presets()[name]
+
+
+def find(preset: str) -> ModelConfig:
+    """Return a preset by its name, or the config in a JSON file.
+
+    Raises:
+        ValueError: neither; a file that is not a model's config.
+    """
+    if preset in names():
+        return get(preset)
+    path = find_file(preset)
+    expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(names())}")
+    fields = read_object(path)
+    try:
+        return ModelConfig.from_dict(fields)
+    except ValueError as error:
+        raise ValueError(f"preset {path}: {error}") from error

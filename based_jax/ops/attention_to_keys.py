@@ -197,7 +197,9 @@ def _by_key_blocks(attend_to: Any, k: Array, v: Array, key_index: Array) -> tupl
     return merge(y, log_sum), jax.nn.logsumexp(log_sum, axis=0)
 
 
-def merge(y: Float[Array, "parts *rows V"], log_sum: Float[Array, "parts *rows"]) -> Float[Array, "*rows V"]:
+def merge(
+    y: Float[Array, " parts *rows V"], log_sum: Float[Array, " parts *rows"]
+) -> Float[Array, "*rows V"]:
     """Merge attention to disjoint sets of keys, from the outputs and log-sums of each."""
     weights = jax.nn.softmax(log_sum, axis=0)
     return (weights[..., None] * y.astype(weights.dtype)).sum(axis=0).astype(y.dtype)

@@ -27,7 +27,7 @@ class Options:
     """Count the parameters, floating-point operations and state of a preset, without running it."""
 
     preset: str = "based-360m"
-    """one of based_jax.presets.names()"""
+    """one of based_jax.presets.names(), or a JSON file"""
     length: int = 2048
     """number of tokens of a sequence"""
 
@@ -125,7 +125,7 @@ def _cell(values: Sequence[int | None]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = command.parse(Options, argv, prog=PROG)
-    config = presets.get(options.preset)
+    config = presets.find(options.preset)
     with phase("tracing the model and its training step", patience=math.inf):
         found = profile(config, options.length)
     _show(options, config, found)

@@ -4,13 +4,11 @@ import dataclasses
 
 import jax
 
-from based_jax.files import read_object
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
 from based_jax.models.block import find_repeats
 from based_jax.models.config import REMAT
 from based_jax.training.named_options import parse_layers, parse_named
-from based_jax.training.recipes import find_file
 from based_jax.training.text_run import TextRunConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
 
@@ -89,7 +87,7 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
     if config.preset is None and pretrained is not None:
         model, vocab_size = pretrained, max(vocab_size, pretrained.vocab_size)
     else:
-        model = find_preset(config.preset or DEFAULT_PRESET)
+        model = presets.find(config.preset or DEFAULT_PRESET)
     if config.mixer is not None:
         layers = parse_layers("mixer_layers", config.mixer_layers)
         name, options = parse_named("mixer", config.mixer)
@@ -104,19 +102,6 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
     expected = f"at most {most}, the model's positions"
     expect(found.max_length <= most, "length", found.max_length, expected)
     return found
-
-
-def find_preset(preset: str) -> ModelConfig:
-    """Return a preset by its name, or the config in a JSON file."""
-    if preset in presets.names():
-        return presets.get(preset)
-    path = find_file(preset)
-    expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(presets.names())}")
-    fields = read_object(path)
-    try:
-        return ModelConfig.from_dict(fields)
-    except ValueError as error:
-        raise ValueError(f"preset {path}: {error}") from error
 
 
 def find_dtype(dtype: str) -> str:

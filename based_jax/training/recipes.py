@@ -10,12 +10,11 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from based_jax.command import find_value
-from based_jax.files import read_toml
+from based_jax.files import find_file, read_toml
 from based_jax.validate import expect
 
 
@@ -73,13 +72,6 @@ def flag_names(settings: Any) -> Iterator[str]:
     for field in dataclasses.fields(settings):
         hint = hints[field.name]
         yield from flag_names(hint) if dataclasses.is_dataclass(hint) else [field.name.replace("_", "-")]
-
-
-def find_file(name: str | Path) -> Path:
-    """Return the path `name`, or this package's file if it is recipes/... and does not exist here."""
-    path = Path(name)
-    ours = Path(str(resources.files("based_jax") / str(path)))
-    return ours if path.parts[:1] == ("recipes",) and not path.exists() and ours.exists() else path
 
 
 def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:

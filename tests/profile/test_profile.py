@@ -96,9 +96,15 @@ def test_a_model_is_the_sum_of_its_parts(monkeypatch, capsys):
     assert 2.5 < numbers.training.products / numbers.forward.products < 4.5
 
 
+def test_a_config_of_ones_own(tmp_path, capsys):
+    (tmp_path / "own.json").write_text(CONFIG.to_json())
+    command.main(["--preset", str(tmp_path / "own.json"), "--length", "32"])
+    assert f"{bj.param_count(CONFIG):,}, embeddings counted once" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
-    [(["--preset", "gpt-5"], "expected one of"), (["--length", "0"], "length = 0: expected at least 1")],
+    [(["--preset", "gpt-5"], "JSON file or one of"), (["--length", "0"], "length = 0: expected")],
 )
 def test_mistakes(argv, message, capsys):
     with pytest.raises((SystemExit, ValueError)) as error:

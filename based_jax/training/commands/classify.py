@@ -26,10 +26,10 @@ from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.data.pipeline import shuffled_batches
 from based_jax.files import write_json
 from based_jax.mixers.selection_heads import LOSSES
-from based_jax.models import ModelConfig
+from based_jax.models import ModelConfig, presets
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.training.initial_weights import with_weights
-from based_jax.training.lm_config import find_dtype, find_preset
+from based_jax.training.lm_config import find_dtype
 from based_jax.training.loop import LoopConfig, Outcome, fit
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
@@ -202,7 +202,7 @@ def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenize
     dtype = find_dtype(config.dtype)
     if config.checkpoint is None:
         tokenizer = load_tokenizer(config.tokenizer or "dna")
-        preset = find_preset(str(config.preset))
+        preset = presets.find(str(config.preset))
         return preset.replace(vocab_size=tokenizer.vocab_size, dtype=dtype), None, tokenizer
     directory = find_directory(config.checkpoint)
     model, params = load_pretrained(directory, dtype=dtype)

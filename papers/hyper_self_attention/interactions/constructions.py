@@ -24,7 +24,9 @@ class Weights(NamedTuple):
 
 
 def exact(
-    f: Float[np.ndarray, "S *entities"], w: Float[np.ndarray, "*entities d2"], table: Float[np.ndarray, "S d"]
+    f: Float[np.ndarray, " S *entities"],
+    w: Float[np.ndarray, "*entities d2"],
+    table: Float[np.ndarray, "S d"],
 ) -> Weights:
     """Return weights that represent y = sum f(x_i, x_j, ...) w(x_j, ...) without error, at any length.
 

@@ -42,7 +42,7 @@ def linear_hfa(
 
 def hyper_attention(
     x: Float[Array, "... L d"],
-    c: Float[Array, "d *keys"],
+    c: Float[Array, " d *keys"],
     w: Float[Array, "*keys d2"],
     order: Order = "ordered",
 ) -> Float[Array, "... L d2"]:
@@ -67,7 +67,7 @@ def hyper_attention(
     return jnp.einsum(f"...z{entity},{entity},...{entity}t->...zt", scores, summed, values)
 
 
-def tuples(length: int, keys: int, order: Order) -> Bool[np.ndarray, "L *L"]:
+def tuples(length: int, keys: int, order: Order) -> Bool[np.ndarray, " L *L"]:
     """Return which tuples (j_1, ..., j_keys) HyperAttention sums: `keys` axes of size `length`."""
     summed = np.ones((length,) * keys, bool)
     if order == "all":

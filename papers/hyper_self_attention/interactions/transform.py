@@ -26,7 +26,7 @@ class Gap(NamedTuple):
 
 
 def transform(
-    table: Float[np.ndarray, "S d"], c: Float[np.ndarray, "d *keys"], w: Float[np.ndarray, "*keys d2"]
+    table: Float[np.ndarray, "S d"], c: Float[np.ndarray, " d *keys"], w: Float[np.ndarray, "*keys d2"]
 ) -> Float[np.ndarray, "S *entities d2"]:
     """Return T of self-attention, or of HyperAttention of order n, in float64: n axes of size S and outputs.
 
