@@ -90,6 +90,13 @@ def shape_of(shapes: Shapes, name: str, axes: int = 2) -> Shape:
     return shape
 
 
+def expect_variables(params: Any) -> None:
+    """Check that these are a model's variables, not the tree in them."""
+    is_variables = isinstance(params, Mapping) and isinstance(params.get("params"), Mapping)
+    found = sorted(params) if isinstance(params, Mapping) else type(params).__name__
+    expect(is_variables, "params", found, "the model's variables, {'params': ...}")
+
+
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a nested dict into paths and leaves."""
     return traverse_util.flatten_dict(dict(tree), sep="/")

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from based_jax.convert import hub
 from based_jax.convert.configs import current_names, model_config
 from based_jax.convert.hub import CONFIG
-from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
+from based_jax.convert.layouts import Rules, Shapes, expect_variables, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.options import Config
 from based_jax.convert.reference_modules import drop_tied_head, to_params
@@ -227,6 +227,7 @@ def state_dict(model: LanguageModel, params: Params, keys: Collection[str] = ())
 
     Names are the authors', or those of the code base of a checkpoint with these `keys`.
     """
+    expect_variables(params)
     leaves = flatten(jax.device_get(nn.meta.unbox(params)["params"]))
     wanted = language_model_shapes(model.config)
     found = {path: tuple(leaf.shape) for path, leaf in leaves.items()}

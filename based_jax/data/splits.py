@@ -64,7 +64,7 @@ def split_documents(
     else:
         sides: tuple[list[Document], list[Document]] = [], []
         for document in documents:
-            sides[position(document.text) < fraction].append(document)
+            sides[bool(position(document.text) < fraction)].append(document)
         train, held_out = sides
         if not train or not held_out:
             train, held_out = _cut_tails(documents, fraction)

@@ -113,7 +113,7 @@ class LabelScorer:
     def _checked(self, tokens: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         expect_array("tokens", tokens, ("examples", "length"), "integer")
         expect_array("labels", labels, tuple(tokens.shape), "integer")
-        tokens, labels = np.asarray(tokens, np.int32), np.asarray(labels, np.int32)
+        tokens, labels = np.asarray(tokens), np.asarray(labels)
         expect(
             tokens.shape[1] <= self.length, "tokens", f"{tokens.shape[1]} per row", f"at most {self.length}"
         )
@@ -124,7 +124,7 @@ class LabelScorer:
             inside = low >= 0 and high < self.vocab_size
             wrong = f"from {low} to {high}"
             expect(inside, name, wrong, f"values from 0 to {self.vocab_size - 1}, below vocab_size")
-        return tokens, labels
+        return tokens.astype(np.int32), labels.astype(np.int32)
 
     def _expect_logits(self, logits: Any) -> None:
         """Check the shape and dtype of the model's output."""

@@ -19,7 +19,7 @@ from flax import linen as nn
 from flax import traverse_util
 from jax import export, lax
 
-from based_jax.convert.layouts import flatten
+from based_jax.convert.layouts import expect_variables, flatten
 from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.generate.states import token_limit
 from based_jax.models.language_model import LanguageModel
@@ -51,10 +51,10 @@ class Plan:
         for platform in self.platforms:
             expect_choice("platforms", platform, PLATFORMS)
         expect(len(set(self.platforms)) == len(self.platforms), "platforms", self.platforms, "each once")
-        for name in ("max_length", "prefill_chunk", "decode_chunk"):
+        sizes = ("max_length", "prefill_chunk", "decode_chunk")
+        for name in sizes if self.batch_size is None else (*sizes, "batch_size"):
             expect_integer(name, getattr(self, name), 1)
-        if self.batch_size is not None:
-            expect_integer("batch_size", self.batch_size, 1)
+            object.__setattr__(self, name, int(getattr(self, name)))
 
 
 class Programs(NamedTuple):
@@ -80,6 +80,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     """
     plan = plan or Plan()
     expect_choice("dtype", model.config.dtype, DTYPES)
+    expect_variables(params)
     weights = {name: jnp.asarray(leaf) for name, leaf in flatten(nn.meta.unbox(params)["params"]).items()}
     functions = _Functions(model, plan)
     exported = {}

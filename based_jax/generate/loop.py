@@ -181,6 +181,7 @@ def snapshot(
     expect(len(row) <= most, "tokens", len(row), f"at most {most}, the model's longest text")
     max_length = len(row) if max_length is None else max_length
     expect_integer("max_length", max_length, 1)
+    max_length = int(max_length)
     expect(max_length >= len(row), "max_length", max_length, f"at least {len(row)}, the number of tokens")
     text, chunks = begin(model, 1, capacity_for(model, max_length)), chunk_sizes(len(row))
     text = _read(model, params, text, pad_to(prompt, sum(chunks)), chunks)
@@ -208,6 +209,8 @@ def _prompted(
     batch, length = read.tokens.shape
     before = 0
     if prefix is not None:
+        if not isinstance(prefix, Snapshot):
+            raise TypeError(f"prefix = {type(prefix).__name__}: expected None or a `snapshot`")
         before = len(prefix.tokens)
         expect_array("prefix.hidden", prefix.hidden, (1, config.embed_width), "floating")
         expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")

@@ -5,6 +5,7 @@ short ones. KV caches are kept whole, with the capacity that they were made for.
 """
 
 import hashlib
+import numbers
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -44,8 +45,9 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int, every: int = 128) -> None:
         for name, value in (("max_bytes", max_bytes), ("every", every)):
-            expect(isinstance(value, int) and value >= 1, name, value, "an integer, at least 1")
-        self.max_bytes, self.every = max_bytes, every
+            whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            expect(whole and value >= 1, name, value, "an integer, at least 1")
+        self.max_bytes, self.every = int(max_bytes), int(every)
         self.bytes = 0
         """bytes of the kept states"""
         self._kept: OrderedDict[bytes, Snapshot] = OrderedDict()

@@ -120,9 +120,10 @@ def _pad_rows(rows: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def read_tokens(argument: str, tokens: Sequence[int], vocab_size: int) -> np.ndarray:
     """Validate a list of token ids."""
-    if not isinstance(tokens, Sequence | np.ndarray | jax.Array):
+    values = tokens.tolist() if isinstance(tokens, np.ndarray | jax.Array) else tokens
+    if not isinstance(values, Sequence):
         raise TypeError(f"{argument} = {tokens!r}: expected a row of integers")
-    for token in tokens:
-        known = isinstance(token, numbers.Integral) and 0 <= token < vocab_size
+    for token in values:
+        known = isinstance(token, numbers.Integral) and 0 <= int(token) < vocab_size
         expect(known, argument, token, f"tokens in [0, {vocab_size})")
-    return np.asarray(tokens, np.int32).reshape(-1)
+    return np.asarray(values, np.int32)

@@ -53,7 +53,7 @@ def decoding_weights(
     Raises:
         ValueError: another dtype.
     """
-    name = jnp.dtype(dtype).name
+    name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
     expect_choice("dtype", name, ("bfloat16", "float16", "float32"))
     model = LanguageModel(model.config.replace(dtype=name))
     leaves, tree = jax.tree.flatten(params)

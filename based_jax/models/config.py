@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -237,9 +238,13 @@ class ModelConfig:
         Raises:
             ValueError: a layer that this model does not have.
         """
-        chosen = set(range(self.num_layers) if layers is None else layers)
-        for layer in chosen:
-            expect(0 <= layer < self.num_layers, "layer", layer, f"0 to {self.num_layers - 1}")
+        given = range(self.num_layers) if layers is None else layers
+        expect(isinstance(given, Iterable), "layers", layers, "None, or indices of layers")
+        chosen = set[int]()
+        for layer in given:
+            is_layer = isinstance(layer, Integral) and 0 <= layer < self.num_layers
+            expect(is_layer, "layer", layer, f"0 to {self.num_layers - 1}")
+            chosen.add(int(layer))
         free = [chr(code) for code in range(ord("A"), 0x250) if chr(code) not in self.mixers]
         # A letter for each arrangement of the blocks, which stays.
         kinds = sorted({self.schedule[layer] in self.output_norms for layer in chosen})

@@ -111,19 +111,22 @@ class LanguageModel(Module):
 
         The config's dropouts and `drop_path` apply if `apply` is given `rngs={"dropout": key}`.
         """
+        config, dtype = self.config, self.config.jnp_dtype
+        if config.input_dim is None:
+            expect_array("tokens", tokens, ("B", "N"), "integer")
+        else:
+            expect_array("tokens", tokens, ("B", "N", config.input_dim), "floating")
+        if mask is not None:
+            expect_array("mask", mask, tuple(tokens.shape[:2]), "bool")
         if mask is not None and may_precede(mask):
             shift = Shift(mask, tokens)
             given = shift.left({"segment_ids": segment_ids, "positions": positions, "mask": mask})
             with aligned():
                 hidden, state = self.hidden(shift.left(tokens), state, **given)
             return shift.back(hidden), state
-        config, dtype = self.config, self.config.jnp_dtype
         ids: Any = None
         if config.input_dim is None:
-            expect_array("tokens", tokens, ("B", "N"), "integer")
             ids = tokens if mask is None else jnp.where(mask, tokens, 0)  # those of padding may be any
-        else:
-            expect_array("tokens", tokens, ("B", "N", config.input_dim), "floating")
         expected = f"None or the {self.config.num_layers} layers' states from init_state"
         is_known = state is None or len(state) == self.config.num_layers
         expect(is_known, "state", type(state).__name__, expected)
@@ -188,7 +191,7 @@ class LanguageModel(Module):
         for own, (name, (size, initializer)) in zip(keys, tables.items(), strict=True):
             self.put_variable("params", name, initializer(own, size))
         for layers in layer_kinds(config):
-            own = functools.partial(draw, make_block(config, layers[0]))
+            own = functools.partial(draw, make_block(config.replace(remat="none"), layers[0]))
             keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.array(layers, jnp.uint32))
             # `vmap` would need the memory of all layers' vectors at once.
             stacks: Any = cast(Any, lax.map)(functools.partial(draw_together, own), keys)

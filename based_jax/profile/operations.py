@@ -20,6 +20,7 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.ops.core.platforms import on_platform
 from based_jax.published.tables import training_flops
+from based_jax.validate import expect, expect_integer
 
 _FREE = re.compile(
     "broadcast_in_dim|reshape|transpose|squeeze|slice|dynamic_slice|dynamic_update_slice|concatenate|pad|gather|"
@@ -78,6 +79,7 @@ def training_operations(config: ModelConfig, length: int) -> Operations:
     Raises:
         ValueError: a length beyond the model's learned positions or long filters.
     """
+    _expect_length(config, length)
     model = LanguageModel(config)
     tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
     params = {"params": dict(param_shapes(config))}
@@ -96,6 +98,7 @@ def model_flops(config: ModelConfig, length: int) -> float:
     the traced program without recomputation, the operations that a device's peak rate refers to. Errors are
     those of `training_operations`.
     """
+    _expect_length(config, length)
     if (published := training_flops(config, length)) is not None:
         return published
     config = config.replace(remat="none", scan_layers=False)
@@ -109,6 +112,12 @@ def model_flops(config: ModelConfig, length: int) -> float:
     one = products(first)
     layers = {kind: products(first + kind) - one for kind in kinds}
     return one - layers[first] + sum(layers[kind] for kind in config.schedule)
+
+
+def _expect_length(config: ModelConfig, length: int) -> None:
+    expect_integer("length", length, 1)
+    if most := config.max_positions:
+        expect(length <= most, "length", length, f"at most max_positions = {most}")
 
 
 def _of_jaxpr(jaxpr: Any) -> Operations:

@@ -19,6 +19,7 @@ from based_jax.models.sharding import batch_sharding, shardings_of
 from based_jax.ops import cross_entropy
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.cross_entropy import IGNORED
 from based_jax.training.devices import hosts
 from based_jax.typing import Array, Int, Params
 
@@ -55,9 +56,9 @@ up to this function."""
 
 
 def counted(batch: Batch) -> Any:
-    """Return a boolean mask of the targets that count: the batch's mask, or all True."""
+    """Return a boolean mask of the targets that count: all but -100, of the batch's mask if it has one."""
     mask = batch.get("mask")
-    return jnp.ones(batch["targets"].shape, bool) if mask is None else mask
+    return batch["targets"] != IGNORED if mask is None else mask & (batch["targets"] != IGNORED)
 
 
 def next_token_losses(

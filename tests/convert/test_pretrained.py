@@ -147,3 +147,5 @@ def test_a_training_run_is_its_model(tmp_path):
     again, restored = load_pretrained(run)
     assert again.config == model.config
     chex.assert_trees_all_equal(restored, params)
+    with pytest.raises(ValueError, match=r"params = \[.*\]: expected the model's variables"):
+        save_pretrained(run / "model", model, params["params"])

@@ -3,6 +3,7 @@
 import logging
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +85,7 @@ def test_every_text_is_on_one_side_and_the_fraction_is_met():
 def test_copies_stay_in_training_and_are_held_out_once():
     train, held_out = _split(MANY + MANY[::-1], fraction=0.2)
     once = _split(MANY, fraction=0.2)
+    assert once == _split(MANY, fraction=np.float64(0.2))
     assert sorted(train) == sorted(once[0] * 2)
     assert held_out == once[1]
 

@@ -63,6 +63,7 @@ def test_losses_and_correctness_are_those_of_the_logits(apply_fn):
                 (3, "apply_fn = 'int': expected a function"),
             ]
         ),
+        (on_host, TOKENS.astype(np.int64) + 2**32, LABELS, "tokens = 'from 4294967296"),
         (on_host, TOKENS + 3, LABELS, "tokens = 'from 3 to 9': expected values from 0 to 6, below vocab"),
         (on_host, TOKENS, np.where(LABELS < 0, LABELS, 7), "labels = 'from 7 to 7'"),
         (on_host, TOKENS, LABELS[:, 1:], r"labels has shape \(5, 5\): expected \(5, 6\)"),

@@ -76,6 +76,7 @@ def test_wrong_plans():
     ]:
         with pytest.raises(ValueError, match=message):
             Plan(**plan)
+    assert type(Plan(prefill_chunk=np.int64(8)).prefill_chunk) is int  # the manifest is JSON
 
 
 @pytest.mark.slow

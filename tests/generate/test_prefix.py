@@ -38,10 +38,13 @@ def test_errors(hybrid):
         (lambda: snapshot(limited, params, TOKENS), "tokens = 21: expected at most 20, the model's"),
         (lambda: PrefixCache(0), "max_bytes = 0: expected an integer, at least 1"),
         (lambda: PrefixCache(1, 0), "every = 0: expected an integer, at least 1"),
+        (lambda: PrefixCache(True), "max_bytes = True: expected an integer"),
         (lambda: PrefixCache(10).put(two_rows), "state = '2 rows': expected one row"),
     ]:
         with pytest.raises(ValueError, match=f"^{message}"):
             call()
+    assert PrefixCache(np.int64(9), np.int32(2)).every == 2
+    assert snapshot(model, params, TOKENS, max_length=np.int64(48)).tokens.tolist() == TOKENS
 
 
 @pytest.mark.release

@@ -76,6 +76,8 @@ def kept(name):
 
 
 def test_matrices_are_cast():
+    with pytest.raises(ValueError, match="dtype = 'bf16': expected one of 'bfloat16'"):
+        decoding_weights(*model_of("gla"), "bf16")
     for name in ("linear_attention", "gla"):
         matrices = [path for path in kept(name) if "'kernel'" in path or "embedding" in path]
         assert all(any(small in path for small in SMALL) for path in matrices)

@@ -37,6 +37,12 @@ def test_another_mixer_keeps_the_norms_of_its_blocks():
         changed = config.with_mixer("retnet", layers)
         assert (changed.schedule, changed.output_norms) == (schedule, norms)
         assert {name for name, spec in changed.mixers.items() if spec.mixer == "retnet"} <= {"A", "B"}
+    for layers, message in (
+        (0, "layers = 0: expected None, or indices"),
+        ("0", "layer = '0': expected 0 to 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            config.with_mixer("retnet", layers)
 
 
 def test_help_explains_every_field():

@@ -51,6 +51,12 @@ def test_draws_do_not_depend_on_other_layers(params):
         np.testing.assert_array_equal(*kernels)
 
 
+@pytest.mark.parametrize("remat", ["dots", "block"])
+def test_draws_do_not_depend_on_what_is_recomputed(remat):
+    own = jax.jit(bj.LanguageModel(TWO.config.replace(remat=remat)).init)(jax.random.key(0), TOKENS)
+    chex.assert_trees_all_equal(own, init_two(jax.random.key(0), TOKENS))
+
+
 def test_layers_are_independent_with_the_configured_deviation(params):
     kernels = [
         np.asarray(jax.tree.leaves(params[f"layers_{layer}"]["mixer"]["in_proj"]["kernel"])[0]).ravel()

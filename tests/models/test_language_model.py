@@ -272,6 +272,11 @@ def test_bad_input_is_named(model, params, unchecked):
             TypeError,
             "mask has dtype float32: expected a bool dtype",
         ),
+        (
+            lambda m, p: m.apply(p, jnp.zeros((2, 4), jnp.int32), mask=jnp.ones((2, 3), bool)),
+            ValueError,
+            r"mask has shape \(2, 3\): expected \(2, 4\)",
+        ),
         (lambda m, p: m.apply(p, jnp.zeros((3, 4), jnp.int32), m.init_state(2, 9)), ValueError, "state"),
     ]:
         with pytest.raises(error, match=message):

@@ -96,6 +96,17 @@ def test_a_model_is_the_sum_of_its_parts(monkeypatch, capsys):
     assert 2.5 < numbers.training.products / numbers.forward.products < 4.5
 
 
+def test_lengths_that_the_model_has_not():
+    short = CONFIG.replace(max_positions=4, positions="learned")
+    for length, message in (
+        (8, "length = 8: expected at most max_positions = 4"),
+        (0, "length = 0: expected an"),
+    ):
+        for function in (training_operations, model_flops):
+            with pytest.raises(ValueError, match=message):
+                function(short, length)
+
+
 def test_a_config_of_ones_own(tmp_path, capsys):
     (tmp_path / "own.json").write_text(CONFIG.to_json())
     command.main(["--preset", str(tmp_path / "own.json"), "--length", "32"])

@@ -57,8 +57,11 @@ def test_loss_counts_real_targets_only(one_layer_config):
         expected += np.log(np.exp(logit).sum()) - logit[batch["targets"][row, column]]
     assert int(count) == batch["mask"].sum()
     np.testing.assert_allclose(float(total), expected, rtol=1e-5)  # float32 sum of ~150 terms
-    other = dict(batch, targets=np.where(batch["mask"], batch["targets"], 0))
-    assert float(token_losses(model, params, other)[0][0]) == float(total)
+    for left_out in (0, -100):
+        other = dict(batch, targets=np.where(batch["mask"], batch["targets"], left_out))
+        assert float(token_losses(model, params, other)[0][0]) == float(total)
+    (_, unmasked), _ = token_losses(model, params, {name: other[name] for name in ("inputs", "targets")})
+    assert unmasked == count
 
 
 def test_micro_batches_give_the_same_step(one_layer_config):

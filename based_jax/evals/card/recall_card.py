@@ -31,7 +31,7 @@ from based_jax.evals.card.subject import LENGTHS, StateBytes, Subject, of_checkp
 from based_jax.evals.label_scores import LabelScorer, LogitsFn
 from based_jax.evals.perplexity.records import is_hit, repeat_distances
 from based_jax.evals.perplexity.slices import perplexity, slices
-from based_jax.validate import UINT32_MAX, expect, expect_integer
+from based_jax.validate import UINT32_MAX, expect, expect_array, expect_integer
 
 PAIRS = (2, 4, 8, 16, 32, 64)
 EXAMPLES = 100
@@ -101,13 +101,17 @@ def recall_card(
         expect_integer("vocab_size", vocab_size, 4)
         state = state_bytes or "a callable does not report its state; pass state_bytes="
         off = {part: (function, None) for part, function in (parts or {}).items()}
-        subject = Subject(model, vocab_size or 0, "model", LENGTHS, {"source": "callable"}, state, off)
+        subject = Subject(model, int(vocab_size or 0), "model", LENGTHS, {"source": "callable"}, state, off)
     lengths = subject.lengths if lengths is None else lengths
     _expect_cells(lengths, pairs)
     expect_integer("examples", examples, 2)
     expect_integer("filler", filler, 0, subject.vocab_size - 1)
     expect_integer("seed", seed, 0, UINT32_MAX)
+    lengths, pairs, examples, seed = [*map(int, lengths)], [*map(int, pairs)], int(examples), int(seed)
     longest = max(lengths)
+    if text is not None and not isinstance(text, PackedTokens):
+        text = np.asarray(text)
+        expect_array("text", text, ("T",), "integer")
 
     def scorer_of(apply_fn: LogitsFn) -> LabelScorer:
         return LabelScorer(apply_fn, longest, subject.vocab_size, batch_size=batch_size)
@@ -212,7 +216,7 @@ def _text_rows(tokens: Int[np.ndarray, " T"], length: int) -> Int[np.ndarray, "n
     Documents in a window see each other, as in the authors' evaluation.
     """
     expect(len(tokens) > length, "text", f"{len(tokens)} tokens", f"more than length = {length}")
-    return np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.int32), length + 1)[::length]
+    return np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.int64), length + 1)[::length]
 
 
 def _stream_rows(

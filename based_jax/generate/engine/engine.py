@@ -109,7 +109,7 @@ class Engine:
         self._sizes = (max(1, prefill_chunk // 4), prefill_chunk)
         self._cache = prefix_cache
         self._ends = (prefill_chunk,) if prefix_cache is None else (prefill_chunk, prefix_cache.every)
-        self._slots: Slots[_Work] = Slots(model, params, slots, max_length, top_logprobs)
+        self._slots: Slots[_Work] = Slots(model, params, int(slots), max_length, top_logprobs)
         self._fresh = self._slots.fresh
         self._waiting: dict[int, _Work] = {}
         self._reading: dict[int, _Work] = {}

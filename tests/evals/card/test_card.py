@@ -130,8 +130,9 @@ def test_a_text_is_read_as_in_training():
 
     tokens = np.array([0, *range(2, 17), 0, *range(2, 18)], np.uint8)
     text = PackedTokens(tokens, starts=np.array([0, 16]), num_bytes=31, start=1)
-    few = {"lengths": (16,), "pairs": (2,), "examples": 2, "batch_size": 2}
-    bj.evals.recall_card(model, vocab_size=VOCAB, text=text, **few)
+    few = {"lengths": np.array([16]), "pairs": (2,), "examples": 2, "batch_size": 2}
+    card = bj.evals.recall_card(model, vocab_size=np.int64(VOCAB), text=text, **few)
+    assert json.loads(json.dumps(card))["mqar"][0]["length"] == 16
     assert any(np.array_equal(batch, 2 * [[*range(1, 17)]]) for batch in read)
 
 
