@@ -118,8 +118,28 @@ def _partitioned(
         sharding_rule=f"{', '.join(operands)} -> {', '.join(results)}",
         need_replication_factors=tuple(name for name in names if name not in split),
     )
+
+    def on_devices(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        if _is_partly_manual():  # `partition` cannot gather the axes that stay whole
+            arrays = tuple(
+                _whole_but(split, axes.split(), x) for axes, x in zip(operands, arrays, strict=True)
+            )
+        return partitioned(*arrays)
+
     # Lowering for an absent GPU has no devices to partition over, and jax would require some.
-    return run if is_lowered_for_gpu() else partitioned
+    return run if is_lowered_for_gpu() else on_devices
+
+
+def _is_partly_manual() -> bool:
+    """Return whether this is traced within `shard_map` over some axes of a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 0 < len(mesh.manual_axes) < len(mesh.axis_names)
+
+
+def _whole_but(split: Sequence[str], axes: Sequence[str], x: jax.Array) -> jax.Array:
+    """Constrain an array to be whole along all axes but those that may be split."""
+    spec = (PartitionSpec.UNCONSTRAINED if axis in split else None for axis in axes)
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def _expect_alike(words: Sequence[Sequence[str]], arrays: Sequence[Any]) -> None:

@@ -59,6 +59,10 @@ def check_partly_manual(call: sharded.Call) -> None:
     with interpreted():
         function = jax.jit(jax.shard_map(call.function, **specs))
         assert_close(function(*split), jax.jit(call.function)(*arguments), FLOAT32_GRADIENT, call.name)
+        by_keys = NamedSharding(mesh, PartitionSpec("data", None, "tensor"))  # an axis that stays whole
+        whole = [jax.device_put(x, NamedSharding(mesh, rows)) for x in arguments]
+        whole[0] = jax.device_put(arguments[0], by_keys)
+        assert_close(function(*whole), jax.jit(call.function)(*arguments), FLOAT32_GRADIENT, call.name)
         split[0] = jax.device_put(arguments[0], other)
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"axis = '.': expected one that is split alike"):
             function(*split)
