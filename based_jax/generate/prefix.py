@@ -5,7 +5,6 @@ short ones. KV caches are kept whole, with the capacity that they were made for.
 """
 
 import hashlib
-import numbers
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 
 from based_jax.generate.states import row_bytes, row_count
 from based_jax.typing import State
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_integer
 
 
 class Snapshot(NamedTuple):
@@ -45,8 +44,7 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int, every: int = 128) -> None:
         for name, value in (("max_bytes", max_bytes), ("every", every)):
-            whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-            expect(whole and value >= 1, name, value, "an integer, at least 1")
+            expect_integer(name, value, 1)
         self.max_bytes, self.every = int(max_bytes), int(every)
         self.bytes = 0
         """bytes of the kept states"""
