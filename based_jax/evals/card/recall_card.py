@@ -131,10 +131,9 @@ def recall_card(
 
     def hits() -> dict[str, Any]:
         if text is not None:
-            tokens, as_inputs = (
-                (text.tokens, text.as_inputs) if isinstance(text, PackedTokens) else (text, None)
-            )
-            return _hits(scorer, _text_rows(tokens, longest), as_inputs)
+            if isinstance(text, PackedTokens):
+                return _hits(scorer, _text_rows(text.tokens, longest), text.as_inputs)
+            return _hits(scorer, _text_rows(text, longest))
         return _hits(scorer, _stream_rows(subject.vocab_size, longest, largest, examples, seed))
 
     card["hits"] = {"source": source, **_measured(source, hits)}

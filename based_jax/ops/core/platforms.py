@@ -24,7 +24,7 @@ _PLATFORM: Any = jax.make_user_context(None)
 
 @contextlib.contextmanager
 def on_platform(name: str | None) -> Generator[None]:
-    """Declare the platform of the arrays while tracing: tracers do not know it."""
+    """Declare the platform of the arrays while tracing: tracers do not know it. None declares none."""
     with _PLATFORM(name):
         yield
 

@@ -34,9 +34,9 @@ def made_by(slots: Slots[str]) -> dict[str, list[int]]:
 def test_rows_with_keys_are_put_without_jit():
     rows = {"key": jax.random.split(jax.random.key(0), 3), "size": np.zeros(3, np.int32)}
     new = {"key": jax.random.split(jax.random.key(1), 1), "size": np.ones(1, np.int8)}
-    put = put_rows(jax.tree.map(jnp.asarray, rows), jax.tree.map(jnp.asarray, new), jnp.array([1]))
-    assert put["size"].tolist() == [0, 1, 0]
-    assert put["key"][1] == new["key"][0]
+    found = put_rows(jax.tree.map(jnp.asarray, rows), jax.tree.map(jnp.asarray, new), jnp.array([1]))
+    assert found["size"].tolist() == [0, 1, 0]
+    assert found["key"][1] == new["key"][0]
 
 
 def test_owners_and_rows_move_alike(wide, x64):
