@@ -123,7 +123,7 @@ class Limits:
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Options of a stream."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -186,7 +186,7 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def echoed(self, number: int, tokenizer: Tokenizer) -> str:
         """Return the text to send before answer `number`."""

@@ -1,7 +1,7 @@
 """Completions and chat completions: their fields, and the engine's requests that they ask for."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -100,17 +100,20 @@ class TextPart(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag
     text: str
 
 
+Nothing = Annotated[list[Any], Meta(max_length=0)] | None
+
+
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """A message. Fields of type None are those that clients send back with an answer's message."""
+    """A message. Fields of type None or Nothing are those that clients send back with an answer's message."""
 
     role: str
     content: str | list[TextPart]
     name: str | None = None
     refusal: None = None
-    annotations: None = None
+    annotations: Nothing = None
     audio: None = None
     function_call: None = None
-    tool_calls: None = None
+    tool_calls: Nothing = None
 
     def texts(self) -> Mapping[str, str]:
         """Return the fields that a template reads."""

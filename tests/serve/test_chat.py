@@ -128,7 +128,7 @@ def test_conversations_that_are_too_long(client):
         ({"messages": ["a"]}, "messages", "expected `object`, got `str` - at `$.messages[0]`"),
         ({"messages": [{"role": "user"}]}, "messages", "missing required field `content`"),
         ({"messages": [{"role": 1, "content": "a"}]}, "messages", "at `$.messages[0].role`"),
-        ({"messages": [{"role": "a", "content": "", "tool_calls": []}]}, "messages", "expected `null`"),
+        ({"messages": [{"role": "a", "content": "", "tool_calls": [{}]}]}, "messages", "of length <= 0"),
         ({"messages": [{"role": "a", "content": [{"type": "image_url"}]}]}, "messages", "'image_url'"),
         ({"messages": TALK, "tools": [{}]}, "tools", "tools is not supported: the server runs no tools"),
         ({"messages": TALK, "response_format": {}}, "response_format", "answers are texts"),
@@ -158,10 +158,11 @@ def test_fields_that_ask_for_nothing():
 
 
 def test_an_answer_can_be_sent_back():
-    """OpenAI's client sends null for all that an answer's message does not have."""
+    """Clients send null, or an empty list, for all that an answer's message does not have."""
     empty = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls", "name"))
-    asked = ChatRequest.read(json.dumps({"messages": [{**TALK[0], **empty}]}).encode())
-    assert [message.texts() for message in asked.messages] == TALK[:1]
+    for lacks in (empty, {"annotations": [], "tool_calls": []}):
+        asked = ChatRequest.read(json.dumps({"messages": [{**TALK[0], **lacks}]}).encode())
+        assert [message.texts() for message in asked.messages] == TALK[:1]
 
 
 def test_a_model_without_a_template_says_what_is_missing(server):

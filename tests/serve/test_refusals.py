@@ -79,8 +79,10 @@ def test_bodies_that_are_no_json(body):
 
 
 def test_null_and_ignored_fields_are_defaults():
-    body = b'{"max_tokens": null, "best_of": null, "top_k": -1, "min_p": 0, "user": {"a": 1}, "suffix": ""}'
+    body = b'{"max_tokens": null, "best_of": null, "top_k": -1, "min_p": 0, "user": {"a": 1}, "suffix": "",'
+    body += b' "stream": true, "stream_options": {"include_usage": null}}'
     asked = CompletionRequest.read(body)
+    assert not asked.include_usage
     sampler = asked.sampler()
     assert (asked.max_tokens, asked.n, sampler.temperature) == (16, 1, 1)
     assert sampler.top_k is sampler.min_p is None
