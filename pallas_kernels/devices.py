@@ -89,10 +89,11 @@ def current() -> Gpu | None:
     if kind is None:
         abstract: Any = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
         kind = None if abstract is None else abstract.device_kind
-    if kind is not None and kind != device.device_kind:
+    is_gpu = device.platform in ("gpu", "cuda", "rocm")
+    if kind is not None and not (is_gpu and kind == device.device_kind):
         found = family(kind)
         return Gpu(kind, found and found.capability)
-    if device.platform not in ("gpu", "cuda", "rocm"):
+    if not is_gpu:
         return None
     return Gpu(device.device_kind, getattr(device, "compute_capability", None))
 

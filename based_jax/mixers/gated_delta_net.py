@@ -43,4 +43,4 @@ class GatedDeltaNet(DeltaHeads):
         A_log = self.param("A_log", named(log_of_uniform(1e-4, 16.0), "heads"), heads)
         dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), heads)
         steps = jax.nn.softplus(self.per_head(x, "step") + dt_bias)
-        return jax.nn.sigmoid(self.per_head(x, "beta")), -jnp.exp(A_log) * steps
+        return jax.nn.sigmoid(self.per_head(x, "beta")), -jnp.exp(A_log.astype(self.wide)) * steps

@@ -110,7 +110,8 @@ class Mamba(Mixer):
         dt_kernel = self.param("dt_kernel", named(init, None, "mlp"), (rank, channels))
         dt_bias = self.param("dt_bias", named(steps, "mlp"), (channels,))
         dt = jax.nn.softplus((low @ dt_kernel.astype(self.dtype)).astype(self.wide) + dt_bias)
-        A = -jnp.exp(self.param("A_log", named(_init_A_log, "mlp", None), (channels, states)))
+        A_log = self.param("A_log", named(_init_A_log, "mlp", None), (channels, states))
+        A = -jnp.exp(A_log.astype(self.wide))
         D = self.param("D", ones("mlp"), (channels,))
         options = {"initial_state": state and state.ssm, "implementation": self.implementation}
         y, ssm = context.run(ops.selective_scan, u, dt, A, B, C, D, **options)

@@ -142,7 +142,8 @@ class Mamba2(Mixer):
         dt = jax.nn.softplus(steps.astype(self.wide) + self.param("dt_bias", named(bias, "heads"), (heads,)))
         decays = log_of_uniform(self.decay_min, self.decay_max)
         dt = jnp.clip(dt, self.dt_least or None, self.dt_most)
-        return dt, -jnp.exp(self.param("A_log", named(decays, "heads"), (heads,)))
+        A_log = self.param("A_log", named(decays, "heads"), (heads,))
+        return dt, -jnp.exp(A_log.astype(self.wide))
 
     @nn.nowrap
     def _gated(self, y: Float[Array, "B N E"], gate: Float[Array, "B N E"]) -> Float[Array, "B N E"]:

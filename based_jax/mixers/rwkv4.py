@@ -49,7 +49,7 @@ class RWKV4(RWKVLayer):
         channel = np.arange(self.d_model)
         decay = -5 + 8 * (channel / max(self.d_model - 1, 1)) ** (0.7 + 1.3 * depth)
         bonus = np.log(0.3) + 0.5 * ((channel + 1) % 3 - 1)
-        w = -jnp.exp(self.param("decay", constant(decay, "mlp"), channels))
+        w = -jnp.exp(self.param("decay", constant(decay, "mlp"), channels).astype(self.wide))
         u = self.param("bonus", constant(bonus, "mlp"), channels)
         options = {"initial_state": state and state.wkv, "implementation": self.implementation}
         y, sums = context.run(ops.wkv, k, v, w, u, **options)

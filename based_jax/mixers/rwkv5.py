@@ -56,7 +56,7 @@ class RWKV5(RWKVLayer, RWKVMemory):
         part = channel / max(self.d_model - 1, 1)
         decay = -6 + 5 * part ** (0.7 + 1.3 * depth)
         bonus = depth * (1 - part) + 0.1 * ((channel + 1) % 3 - 1)
-        log_decay = -jnp.exp(self.param("decay", constant(decay, *axes), heads))[None, None]
+        log_decay = -jnp.exp(self.param("decay", constant(decay, *axes), heads).astype(self.wide))[None, None]
         options: dict[str, Any] = {"chunk_size": self.chunk_size, "implementation": self.implementation}
         options |= {"scale": 1 / DIVISOR, "bonus": self.param("bonus", constant(bonus, *axes), heads)}
         options |= {"initial_state": state and state.memory}

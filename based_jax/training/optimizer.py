@@ -26,6 +26,8 @@ RMS = 0.2
 """Root mean square of a matrix's step at a learning rate of 1. That of AdamW's steps is about the same, so
 that both share a learning rate and a weight decay (2502.16982, section 2.2)."""
 
+_LARGEST = float(jnp.finfo(jnp.float32).max)
+
 _Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -67,7 +69,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         rate, decay = self.learning_rate, self.weight_decay
-        expect(0 < rate < math.inf, "learning_rate", rate, "above 0 and finite")
+        expect(0 < rate <= _LARGEST, "learning_rate", rate, "above 0 and finite in float32")
         expect(0 <= decay < math.inf, "weight_decay", decay, "at least 0 and finite")
         expect(0 < self.eps < math.inf, "eps", self.eps, "above 0 and finite")
         for name in ("beta1", "beta2"):

@@ -26,7 +26,7 @@ KINDS = (
     "NVIDIA H200",
     "NVIDIA B200",
 )
-OTHERS = ("Tesla V100-SXM2-16GB", "Tesla T4", "AMD Instinct MI300X", "gfx942", "NVIDIA GPU of tomorrow")
+OTHERS = ("Tesla V100-SXM2-16GB", "AMD Instinct MI300X", "gfx942", "NVIDIA GPU of tomorrow", "cpu")
 KERNEL = "__gpu$xla.gpu.triton"
 FAMILIES = ("NVIDIA A100", "NVIDIA GeForce RTX 4090", "NVIDIA H200", "NVIDIA B200")
 """A GPU of each."""

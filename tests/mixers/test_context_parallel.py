@@ -11,6 +11,7 @@ import pytest
 from flax import linen as nn
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.tree_util import Partial
 
 import pallas_kernels
 from based_jax import mixers, ops
@@ -59,9 +60,31 @@ def test_every_mixer_on_eight_devices(part):
 
 def compare_all(calls: list[tuple[str, bool, str]]) -> None:
     run_python(
-        f"from tests.mixers.test_context_parallel import compare\nfor call in {calls}: compare(*call)",
+        "from tests.mixers.test_context_parallel import compare, compare_patterns\n"
+        f"compare_patterns()\nfor call in {calls}: compare(*call)",
         devices=DEVICES,
     )
+
+
+def compare_patterns() -> None:
+    """A pattern of an array that is on the mesh, as BigBird's is in training, has the mesh in its type."""
+    mesh = jax.make_mesh((DEVICES,), ("context",), axis_types=(AxisType.Auto,))
+    tokens, whole = NamedSharding(mesh, PartitionSpec(None, "context")), NamedSharding(mesh, PartitionSpec())
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, LENGTH, 1, 4))
+    cells = np.tri(LENGTH, dtype=bool)[::-1]
+
+    def attend(q: Any, k: Any, v: Any, cells: Any, where: Any) -> Any:
+        with sharding.over(where):
+            return ops.softmax_attention(q, k, v, allowed=Partial(_allowed, cells))
+
+    run = jax.jit(attend, static_argnums=4)
+    with jax.enable_x64(True):
+        y = run(*jax.device_put((q, k, v), tokens), jax.device_put(cells, whole), tokens)
+        assert_close(y, run(q, k, v, cells, None), TOLERANCE, "a pattern")
+
+
+def _allowed(cells: Any, i: Any, j: Any) -> Any:
+    return cells.at[i, j].get(mode="clip") | (i == j)
 
 
 def compare(case: str, packed: bool, program: str) -> None:

@@ -133,3 +133,13 @@ def test_mambas_recurrence_is_float32_in_a_bfloat16_model():
     state = mixers.make("mamba", d_model=8, dtype=jnp.bfloat16).init_state(2)
     assert (state.ssm.h.shape, state.ssm.h.dtype) == ((2, 16, 16), jnp.float32)
     assert (state.conv.inputs.shape, state.conv.inputs.dtype) == ((2, 3, 16), jnp.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["gated_delta_net", "rwkv4", "rwkv5"])
+def test_decays_of_bfloat16_weights_are_exponentiated_in_float32(name):
+    mixer, x = mixers.make(name, d_model=8), laws.inputs(1, 64, 8, 0)
+    narrow = jax.tree.map(lambda w: w.astype(jnp.bfloat16), initial_parameters(name, d_model=8))
+    wide = jax.tree.map(lambda w: w.astype(jnp.float32), narrow)
+    run = jax.jit(lambda params: mixer.apply({"params": params}, x)[0])
+    y = run(wide)
+    assert_close(run(narrow), y, 1e-5, name)  # float32: other fusions round differently

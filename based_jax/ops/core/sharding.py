@@ -88,12 +88,13 @@ def over_devices(
     expected = f"False with sequences sharded over the mesh axis {AXIS!r}"
     expect(not given.pop("return_state", False), "return_state", True, expected)
     rows = {name: given.pop(name) for name in names if name in given}
-    arrays = {name: value for name, value in given.items() if _is_array(value)}
-    options = {name: value for name, value in given.items() if name not in arrays}
+    leaves, tree = jax.tree.flatten(given)  # a function may be a `Partial` of arrays
+    arrays = [leaf if _is_array(leaf) else None for leaf in leaves]
 
     def run(rows: Any, arrays: Any, shard: Array) -> Any:
         with _set(_SHARD, shard[0]):
-            given = rows | arrays | options
+            others = [leaf if array is None else array for array, leaf in zip(arrays, leaves, strict=True)]
+            given = rows | jax.tree.unflatten(tree, others)
             return isolated(op, (), given, list(given.values()))
 
     along = PartitionSpec(None, AXIS)

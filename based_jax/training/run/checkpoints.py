@@ -70,7 +70,7 @@ class Checkpoints:
         """Return the step of the newest undamaged checkpoint; None if there are no checkpoints.
 
         Everything named after a newer step is moved to ``workdir/damaged_checkpoints`` with a warning:
-        damaged checkpoints, those of other runs, other files.
+        damaged checkpoints and other files.
 
         ValueError: there are checkpoints, and all are damaged.
         """
