@@ -88,7 +88,7 @@ def over_devices(
     expected = f"False with sequences sharded over the mesh axis {AXIS!r}"
     expect(not given.pop("return_state", False), "return_state", True, expected)
     rows = {name: given.pop(name) for name in names if name in given}
-    leaves, tree = jax.tree.flatten(given)  # a function may be a `Partial` of arrays
+    leaves, tree = cast(Any, jax.tree.flatten(given))  # a function may be a `Partial` of arrays
     arrays = [leaf if _is_array(leaf) else None for leaf in leaves]
 
     def run(rows: Any, arrays: Any, shard: Array) -> Any:
