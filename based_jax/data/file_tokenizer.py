@@ -16,7 +16,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from based_jax.validate import expect
 
 EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-"""Names of the document separator in tokenizer files; the first one that exists is used."""
+"""Names of the document separator in tokenizer files. The first that the file marks as special is used, else
+the first that exists: Gemma's has the tag </s> of HTML beside the special token <eos>."""
 
 BREAK = "\ufdd0"
 """A noncharacter that `encode_special` drops: a special token's name with it inside is plain text."""
@@ -50,7 +51,9 @@ class FileTokenizer:
         self._content, self.name = content, name
         self._tokenizer = _read(content, name)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        eot = next((token for token in EOT_NAMES if token in vocabulary), None)
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        marked = [token.content for token in added if token.special]
+        eot = next((token for among in (marked, vocabulary) for token in EOT_NAMES if token in among), None)
         if eot is None:
             names = ", ".join(EOT_NAMES)
             raise ValueError(f"tokenizer = {name!r}: expected a document separator, one of {names}")
@@ -69,10 +72,9 @@ class FileTokenizer:
         """tokens that end a generated text"""
         self.chat_files: Mapping[str, bytes] = {}
         """name -> content of the `CHAT_FILES` next to its own file"""
-        added = self._tokenizer.get_added_tokens_decoder().values()
         self.added_tokens: Collection[str] = frozenset(token.content for token in added)
         """names of all tokens that are outside of the model, special or not"""
-        names = {token.content for token in added if token.special and token.content}
+        names = {*filter(None, marked)}
         self._given = {name for name in special if name in vocabulary and len(name) > 1} - names
         names |= {eot, *self._given}
         self.special_tokens: Mapping[str, int] = {name: vocabulary[name] for name in names}

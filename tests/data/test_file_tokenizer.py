@@ -41,6 +41,15 @@ def test_an_unknown_character_is_no_separator():
     assert FileTokenizer(library.to_str()).encode("a\u2603a").tolist() == [1, 1]
 
 
+def test_the_separator_is_a_special_token_if_one_is():
+    """Gemma's vocabulary has HTML's </s> too."""
+    made = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    made.add_special_tokens([tokenizers.AddedToken("<eos>", special=True)])
+    made.add_tokens([tokenizers.AddedToken("</s>", special=False)])
+    tokenizer = FileTokenizer(made.to_str())
+    assert tokenizer.stop_tokens == (tokenizer.eot,) == (made.token_to_id("<eos>"),)
+
+
 def test_a_text_that_the_model_has_no_tokens_for_is_left_out_by_name():
     library = tokenizers.Tokenizer(models.WordLevel({"</s>": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
