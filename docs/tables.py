@@ -290,7 +290,7 @@ def transformations_page() -> str:
         "- `cross_entropy` has no other form. Compute the logits and use `optax`'s.",
         "`jax_debug_nans` reports no NaN of a valid computation. Outputs that are NaN on purpose are "
         "computed as 0 / 0, so the first operation that it reports, with `jax_disable_jit` too, is the "
-        "cause.",
+        "cause. For `jax.export`, the batch may be symbolic; the length must be a number.",
         _table(["", *titles.values()], cells),
     )
 

@@ -1,6 +1,9 @@
 """A mesh as `jax.make_mesh` makes it: its Explicit axes are part of every array's type."""
 
 import contextlib
+import tempfile
+import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import based_jax as bj
 from based_jax import mixers
+from based_jax.export import Exported, Plan, export_model
+from based_jax.generate import snapshot
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 from tests.subprocesses import run_python
@@ -188,7 +193,7 @@ def model(types: str, context: bool = True, schedule: str = CONFIG.schedule) -> 
 
 
 def more_of_the_model(types: str, context: bool) -> None:
-    """A state, the loss without logits, sampling with penalties, a stream, and calls outside `jit`."""
+    """A state, the loss without logits, sampling, streams, snapshots, exports, and calls outside `jit`."""
     on, (model, params) = mesh(types), drawn_model()
 
     def cross_entropy(params: Any, tokens: Any) -> Any:
@@ -204,11 +209,25 @@ def more_of_the_model(types: str, context: bool) -> None:
         chunks = bj.stream(model, params, tokens, 5, chunk=2)
         return bj.generate(model, params, tokens, 5, **rules), np.concatenate(list(chunks), axis=1)
 
-    calls = [jax.jit(jax.value_and_grad(cross_entropy)), jax.jit(read), write, model.apply]
+    def carry(params: Any, tokens: Any) -> Any:
+        before = snapshot(model, params, [5, 6, 7])
+        return bj.generate(model, params, tokens, 5, prefix=before)
+
+    def export(params: Any, tokens: Any) -> Any:
+        plan = Plan(platforms=("cpu",), prefill_chunk=4)
+        with tempfile.TemporaryDirectory() as directory:
+            export_model(Path(directory, "model"), model, params, plan)
+            with jax.set_mesh(Mesh(np.empty((), object), ())):
+                exported = Exported.load(Path(directory, "model"))
+                return np.asarray(exported.generate(TOKENS.tolist(), max_new_tokens=5))
+
+    calls = [jax.jit(jax.value_and_grad(cross_entropy)), jax.jit(read), write, model.apply, carry, export]
     expected = [call(params, jnp.asarray(TOKENS)) for call in calls]
     placed = sharded(on, params, jnp.asarray(TOKENS))
     with on_mesh(on, context):
-        ours = [call(*placed) for call in calls]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Some donated buffers")
+            ours = [call(*placed) for call in calls]
         expect_rows(on, (ours[1], ours[2][0], ours[3]), rows=4)
         if context:
             same(jax.jit(model.init)(jax.random.key(0), placed[1]), model.init(jax.random.key(0), TOKENS))

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 from jax import export, lax
+from jax.sharding import Mesh
 
 from based_jax.convert.layouts import expect_variables, flatten
 from based_jax.generate.sampling import Counts, RowSettings, choose
@@ -85,7 +87,8 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     functions = _Functions(model, plan)
     exported = {}
     try:
-        with jax.default_device("cpu"):  # ops choose their XLA form, whatever this machine has
+        # Ops choose their XLA form, whatever this machine has, and programs are not bound to a caller's mesh.
+        with jax.default_device("cpu"), jax.set_mesh(Mesh(np.empty((), object), ())):
             values = _values(functions, weights)
             for name, (arguments, _) in SIGNATURES.items():
                 make = export.export(jax.jit(getattr(functions, name)), platforms=plan.platforms)

@@ -183,8 +183,9 @@ def snapshot(
     expect_integer("max_length", max_length, 1)
     max_length = int(max_length)
     expect(max_length >= len(row), "max_length", max_length, f"at least {len(row)}, the number of tokens")
-    text, chunks = begin(model, 1, capacity_for(model, max_length)), chunk_sizes(len(row))
-    text = _read(model, params, text, pad_to(prompt, sum(chunks)), chunks)
+    mesh, chunks = sharding.explicit_mesh(params), chunk_sizes(len(row))
+    text = sharding.placed(begin(model, 1, capacity_for(model, max_length)), mesh, like=None)
+    text = _read(model, params, text, pad_to(prompt, sum(chunks)), chunks, mesh)
     return Snapshot(row, with_capacity(model, text.state, max_length), text.hidden)
 
 
@@ -232,10 +233,11 @@ def _prompted(
     counts = _count(read, prefix, config.vocab_size) if penalises else None
 
     def start() -> Pool:
-        mesh = sharding.explicit_mesh((params, prompt))  # per-row arrays are sharded like the rows
+        mesh = sharding.explicit_mesh((params, prompt))  # donated arrays are sharded like the results
         text = begin(model, batch, capacity) if prefix is None else _repeat(model, prefix, batch, capacity)
         text = _read(model, params, sharding.placed(text, mesh, like=prompt), read, chunks, mesh)
-        return new_rows(text, settings, sharding.placed(counts, mesh, like=prompt), total, stops)
+        rows = new_rows(text, settings, counts, total, stops)
+        return rows if mesh is None else sharding.placed(jax.tree.map(jnp.asarray, rows), mesh, like=prompt)
 
     return start
 

@@ -235,7 +235,7 @@ def _decode(
 
 def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array, " B"], state: State) -> Pool:
     """Return the pool after one more token of every active row."""
-    step = pool.step + pool.active
+    step = pool.step + pool.active.astype(jnp.int32)
     stopped = (token[:, None] == pool.stops).any(axis=1)
     active = pool.active & ~stopped & (step < pool.limit)
     # Free rows are advanced too, as kernels of a single step take no mask; their output is ignored.

@@ -70,7 +70,14 @@ def cross_entropy(
     exists = ~counts | (targets >= 0) & (targets < len(embedding))
     weights = jnp.where(counts, nan_unless(exists, weights), 0)
     hidden = jnp.where(counts[..., None], hidden, 0)  # of padding it may be NaN
-    return _cross_entropy(hidden, embedding, targets, weights.astype(accumulation_dtype(hidden)))
+    weights = weights.astype(accumulation_dtype(hidden))
+    if hidden.dtype != jnp.float16:
+        return _cross_entropy(hidden, embedding, targets, weights)
+    # Gradients of logits have the dtype of `hidden`: in float16 those of small weights would be 0.
+    largest = jnp.abs(lax.stop_gradient(weights)).max()
+    is_factor = (largest > 0) & jnp.isfinite(largest)
+    factor = jnp.exp2(jnp.floor(jnp.log2(jnp.where(is_factor, largest, 1))))  # exact: a power of two
+    return factor * _cross_entropy(hidden, embedding, targets, weights / factor)
 
 
 def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) -> tuple[Array, Any]:

@@ -17,6 +17,7 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import sharding
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.implementations import choose, implementation_for
 from based_jax.ops.core.op import body, expect_state, op, stateful_op
 from based_jax.ops.core.products import PendingNorm, is_alone, launched, product
@@ -84,18 +85,26 @@ def short_conv(
     age = call.tokens.positions  # tokens of the same segment before this one
     # In a fresh call without segments the history before the first token is zeros and needs no mask.
     bounded = call.before is not None or segment_ids is not None
-    y = jnp.zeros_like(x) if bias is None else jnp.broadcast_to(bias.astype(x.dtype), x.shape)
-    for back in range(taps):
-        tap = kernel[taps - 1 - back]
-        if history is None:
-            # The product moves, not x: the gradient of the taps then reads x as it is, and XLA's CPU compiler
-            # stores no moved copies for it.
-            term = lax.pad(tap * x, jnp.zeros((), x.dtype), [(0, 0, 0), (back, -back, 0), (0, 0, 0)])
-        else:
-            term = tap * padded[:, taps - 1 - back : taps - 1 - back + length]
-        if back and bounded:
-            term = jnp.where((age >= back)[..., None], term, 0)
-        y = y + term
+    wide = accumulation_dtype(x)
+
+    def convolved(x: Array, padded: Array, kernel: Array) -> Array:
+        y = jnp.zeros((), wide) if bias is None else bias.astype(x.dtype).astype(wide)
+        for back in range(taps):
+            tap = kernel[taps - 1 - back].astype(wide)
+            if history is None:
+                # The product moves, not x: the gradient of the taps then reads x as it is, and XLA's CPU
+                # compiler stores no moved copies for it.
+                term = lax.pad(tap * x, jnp.zeros((), wide), [(0, 0, 0), (back, -back, 0), (0, 0, 0)])
+            else:
+                term = tap * padded[:, taps - 1 - back : taps - 1 - back + length]
+            if back and bounded:
+                term = jnp.where((age >= back)[..., None], term, 0)
+            y = y + term
+        return y.astype(x.dtype)
+
+    if x.dtype != wide:  # the backward pass keeps the inputs, not their wide copies
+        convolved = cast(Any, jax.checkpoint)(convolved, prevent_cse=False)
+    y = convolved(x, padded, kernel)
     if not return_state:
         return y
 

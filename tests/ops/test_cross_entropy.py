@@ -156,6 +156,16 @@ def test_bfloat16_sums_in_float32():
     np.testing.assert_allclose(value, exact, rtol=1e-5)  # products of bfloat16 are exact in float32
 
 
+def test_gradients_of_a_mean_are_not_0_in_float16():
+    """Every probability times 2^-12 is below float16's smallest number."""
+    hidden, embedding, targets, _ = drawn()
+    run = jax.jit(jax.grad(lambda e, w: ops.cross_entropy(array(hidden, jnp.float16), e, targets, w)))
+    weights = np.full(targets.shape, 2.0**-12, np.float32)
+    of_sum = run(0 * embedding, np.ones(targets.shape, np.float32))
+    assert_close(run(0 * embedding, weights) * 2**12, of_sum, 1e-3)  # float16 rounds both to 11 bits
+    assert np.all(np.isfinite(run(embedding, weights * 2.0**40)))
+
+
 def test_wrong_arguments_are_named():
     for name, value in [
         ("hidden", np.zeros((2, 3), np.float32)),

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -104,6 +105,14 @@ def test_float16():
     y, state = conv(x, kernel, bias, return_state=True)
     assert y.dtype == state.inputs.dtype == np.float16
     assert_close(y, oracles.short_conv(*(np.asarray(a, np.float64) for a in (x, kernel, bias))), FLOAT16)
+
+
+def test_bfloat16_sums_in_float32():
+    """Many taps, all positive: sums in bfloat16 would be off by several of its roundings, 2^-8 each."""
+    generator = np.random.default_rng(0)
+    x, kernel = (generator.uniform(1, 2, size).astype(jnp.bfloat16) for size in ((1, 65, 8), (64, 8)))
+    expected = oracles.short_conv(*(np.asarray(a, np.float64) for a in (x, kernel)))
+    assert_close(conv(x, kernel), expected, 2**-8)
 
 
 @pytest.mark.parametrize("gated", [True, False])

@@ -125,7 +125,7 @@ def test_a_lost_process_ends_the_others_and_the_run_resumes(victim, six, alone, 
     assert processes[victim].returncode == -signal.SIGKILL
     # The runtime, which has no line of ours, may come first where the collective does not notice.
     assert processes[1 - victim].returncode in (2, -signal.SIGABRT)
-    message = f"process {1 - victim} of 2: a step failed, probably because another process was lost"
+    message = f"process {1 - victim} of 2: another process was probably lost: "
     said = said if victim else said_by_second
     assert message in said or "another task died" in said, said
     finish(together({**six, "checkpoint_every": 1}, tmp_path, 2, 1, "--resume"))

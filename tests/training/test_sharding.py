@@ -123,6 +123,6 @@ def test_a_dry_run_needs_no_devices(one_layer, tmp_path):
 def test_a_mesh_is_described_in_words():
     assert mesh_sizes("data=2,context=4") == {"data": 2, "context": 4}
     assert mesh_sizes(None) == {}
-    for text in ("data", "data=0", "data=2,data=2", "rows=2", "data=-1"):
+    for text in ("data", "data=0", "data=2,data=2", "rows=2", "data=-1", "data=²"):
         with pytest.raises(ValueError, match=f"mesh = '{text}': expected axis=size pairs"):
             mesh_sizes(text)

@@ -98,13 +98,13 @@ def read_examples(task: str, data: str) -> list[Example]:
         if not Path(data).is_file():
             raise FileNotFoundError(f"data = {data!r}: expected a file, and there is none")
         rows = read_json_lines(data, max_bytes=_MAX_BYTES)
-    examples = [_example(number, row, ("text", key, "value"), data) for number, row in enumerate(rows)]
+    examples = [_example(index, row, ("text", key, "value"), data) for index, row in enumerate(rows)]
     expect(bool(examples), "data", data, "at least one row")
     return examples
 
 
-def _example(number: int, row: Any, columns: Sequence[str], data: str) -> Example:
-    where = f"{data}, row {number}"
+def _example(index: int, row: Any, columns: Sequence[str], data: str) -> Example:
+    where = f"{data}, row {index + 1}"
     expect(isinstance(row, Mapping), where, row, "a JSON object")
     missing = [column for column in columns if column not in row]
     wanted = f"columns {', '.join(columns)}; no {', '.join(missing)} here"
@@ -112,7 +112,7 @@ def _example(number: int, row: Any, columns: Sequence[str], data: str) -> Exampl
     for column in columns:
         expect(is_text(row[column]), f"{where}, {column}", row[column], "a text")
     expect(bool(row["text"]), where, row["text"], "a text that is not empty")
-    return Example(number, *(row[column] for column in columns))
+    return Example(index, *(row[column] for column in columns))
 
 
 class Prompt(NamedTuple):

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,10 @@ _SCHEDULERS = (
 )
 
 
+_LOST = re.compile("gloo|nccl|heartbeat|connection (reset|closed)", re.IGNORECASE)
+"""Words of a collective's error when another process is gone."""
+
+
 @dataclasses.dataclass(frozen=True)
 class HostsConfig:
     """The processes of a run; detected under SLURM and Open MPI, otherwise set on each host."""
@@ -43,7 +48,7 @@ class HostsConfig:
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "num_processes", "heartbeat_timeout")
         _, separator, port = (self.coordinator or ":0").rpartition(":")
-        expect(separator == ":" and port.isdigit(), "coordinator", self.coordinator, "HOST:PORT")
+        expect(separator == ":" and port.isdecimal(), "coordinator", self.coordinator, "HOST:PORT")
 
 
 def join(config: HostsConfig) -> None:
@@ -78,7 +83,9 @@ def together(prog: str) -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         process = f"process {jax.process_index()} of {jax.process_count()}"
-        message = f"{prog}: {process}: {error or type(error).__name__}"
+        message = str(error) or type(error).__name__
+        cause = "another process was probably lost: " if _LOST.search(message) else ""
+        message = f"{prog}: {process}: {cause}{message}"
         os.write(2, f"{' '.join(message.split())[:2000]}\n".encode())
         os._exit(2)
 
@@ -88,7 +95,7 @@ def _first(given: int | None, *names: str) -> int | None:
     if given is not None:
         return given
     found = next((os.environ[name] for name in names if os.environ.get(name)), None)
-    expect(found is None or found.isdigit(), names[0], found, "a number in the environment")
+    expect(found is None or found.isdecimal(), names[0], found, "a number in the environment")
     return None if found is None else int(found)
 
 

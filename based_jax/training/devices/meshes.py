@@ -40,7 +40,7 @@ def mesh_sizes(text: str | None) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in text.split(",") if text else ():
         axis, _, size = part.partition("=")
-        is_pair = axis in MESH_AXES and size.isdigit() and int(size) >= 1 and axis not in sizes
+        is_pair = axis in MESH_AXES and size.isdecimal() and int(size) >= 1 and axis not in sizes
         expected = f"axis=size pairs such as data=2,fsdp=2 with axes {', '.join(MESH_AXES)}"
         expect(is_pair, "mesh", text, expected)
         sizes[axis] = int(size)

@@ -214,7 +214,7 @@ def parse_segments(argument: str, text: str, names: Sequence[str]) -> list[tuple
     found = []
     for part in text.split(","):
         numbers = part.split(":")
-        is_fine = len(numbers) == len(names) and all(number.strip().isdigit() for number in numbers)
+        is_fine = len(numbers) == len(names) and all(number.strip().isdecimal() for number in numbers)
         example = ":".join(("64", "4", "1000")[: len(names)])
         expect(is_fine, argument, part, f"{':'.join(names)}, such as {example}")
         for number in numbers:

@@ -22,7 +22,7 @@ def test_rows_are_read_from_json_lines(tmp_path):
     rows = [ROWS[0], {**ROWS[0], "text": "\u2028Ort:", "key": "Ort", "value": "Köln"}]
     expected = [Example(0, "The year: 1999\nyear:", "year", "1999"), Example(1, "\u2028Ort:", "Ort", "Köln")]
     assert read_examples("swde", write(tmp_path / "rows.jsonl", rows)) == expected
-    with pytest.raises(ValueError, match=r"rows.jsonl, row 0 = .*expected columns .*; no question here$"):
+    with pytest.raises(ValueError, match=r"rows.jsonl, row 1 = .*expected columns .*; no question here$"):
         read_examples("squad_completion", str(tmp_path / "rows.jsonl"))
 
 
@@ -35,12 +35,12 @@ def test_squads_key_is_its_question(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": "a", "key": "b"}', "row 0 = .*: expected columns text, key, value; no value here"),
-        ('{"text": "a", "key": "b", "value": 3}', r"rows.jsonl, row 0, value = 3: expected a text"),
-        (r'{"text": "a\ud800", "key": "b", "value": "c"}', r"row 0, text = 'a\\ud800': expected a text"),
-        ('{"text": "", "key": "b", "value": "c"}', "row 0 = '': expected a text that is not empty"),
+        ('{"text": "a", "key": "b"}', "row 1 = .*: expected columns text, key, value; no value here"),
+        ('{"text": "a", "key": "b", "value": 3}', r"rows.jsonl, row 1, value = 3: expected a text"),
+        (r'{"text": "a\ud800", "key": "b", "value": "c"}', r"row 1, text = 'a\\ud800': expected a text"),
+        ('{"text": "", "key": "b", "value": "c"}', "row 1 = '': expected a text that is not empty"),
         ("{", r"rows.jsonl, line 1: expected (a )?JSON"),
-        ("[]", r"rows.jsonl, row 0 = .*expected a JSON object"),
+        ("[]", r"rows.jsonl, row 1 = .*expected a JSON object"),
         ("", r"data = .*: expected at least one row"),
     ],
 )
