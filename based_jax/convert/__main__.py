@@ -77,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             copy_page(directory, target)
         weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
         if like is not None:
-            copy_tokenizer(like if tokenizer_files(like) else directory, target)
+            if {file.name for file in tokenizer_files(like)} <= {GENERATION_FILE}:
+                copy_tokenizer(directory, target)
+            copy_tokenizer(like, target)
             copy_page(directory, target)
     shapes, page = pretrained.language_model_shapes(model.config), target / CARD
     files = [weights, *target.glob("model-*-of-*.safetensors")]

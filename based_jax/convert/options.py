@@ -179,7 +179,7 @@ def with_current_names(config: Config, aliases: Mapping[str, str]) -> dict[str, 
     for name, value in config.items():
         current = aliases.get(name, name)
         first = found.setdefault(current, value)
-        expect(first == value, name, value, f"{first!r}, another value of {current}")
+        expect(first is value or first == value, name, value, f"{first!r}, another value of {current}")
     return found
 
 

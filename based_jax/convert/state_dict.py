@@ -46,6 +46,7 @@ _SAFETENSORS_NAMES = {
 _CHECK_ELEMENTS = 1 << 22  # elements per step of the check for NaN: a few MiB of temporary memory
 _SHOWN = 10
 _GATE = re.compile(r"\.mlp\.gate_proj\.weight$")
+_GATES_JOINED = ("fla", "granitemoehybrid")  # whose gate and value may be one matrix
 T = TypeVar("T")
 
 
@@ -307,7 +308,7 @@ def renamed(tensors: Mapping[str, Any], model_type: str, names: Names) -> dict[s
         named[name] = tensor
     if names.embedding not in named:
         raise CheckpointError(f"1 missing: {names.embedding}")
-    return _with_gates_apart(named)
+    return _with_gates_apart(named) if model_type in _GATES_JOINED else named
 
 
 def current_name(key: str, model_type: str) -> str:

@@ -97,14 +97,16 @@ def test_both_ways(case, tmp_path, capsys):
     """bfloat16 tensors bit for bit, with those that are not of the text model; float32 up to a rounding."""
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     shutil.copytree(HERE / case, theirs)
-    (theirs / "tokenizer.json").write_text("{}")
+    (theirs / "generation_config.json").write_text("{}")
     stored = load_file(HERE / case / "model.safetensors")
     narrow = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in stored.items()}
     write_safetensors(theirs / "model.safetensors", narrow)
     run_here(convert.PROG, convert.main, [theirs, ours], capsys)
+    (ours / "tokenizer.json").write_text("{}")  # which theirs lacks
     ended = run_here(convert.PROG, convert.main, [ours, back, "--like", theirs], capsys)
     assert f"written as  {theirs}: config.json, model.safetensors" in ended.out
-    assert {file.name for file in back.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+    copied = {"generation_config.json", "tokenizer.json"}
+    assert {file.name for file in back.iterdir()} == {"config.json", "model.safetensors"} | copied
     assert json.loads((back / "config.json").read_text()) == json.loads((theirs / "config.json").read_text())
     same(load_file(back / "model.safetensors"), narrow)
     model, params = load_pretrained(HERE / case)
@@ -287,6 +289,12 @@ def test_published_frequencies():
         assert 2 < np.sum((ratio > 1.001) & (ratio < 0.999 * given["factor"])) < 32
 
 
+def test_null_truncates_no_frequencies():
+    yarn = {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 32}
+    found = [rotary_options({"rope_parameters": yarn | {"truncate": x}}, 8) for x in (None, False, True)]
+    assert found[0] == found[1] != found[2]
+
+
 def test_multipliers_are_positive(tmp_path):
     shutil.copytree(HERE / "granitemoehybrid", tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -301,6 +309,7 @@ def test_multipliers_are_positive(tmp_path):
     [
         ("model.layers.1.self_attn.q_norm.weight", "1 missing: model.layers.1.self_attn.q_norm.weight"),
         ("model.embed_tokens.weight", "1 missing: model.embed_tokens.weight"),
+        ("model.layers.1.mlp.up_proj.weight", "1 missing: model.layers.1.mlp.up_proj.weight"),
         (None, "1 unexpected: model.layers.0.self_attn.q_proj.bias"),
     ],
 )
