@@ -84,6 +84,9 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
     except BrokenPipeError:  # what reads the output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # there may be more to flush
         sys.exit(141)  # as for a process that SIGPIPE ends
+    except SystemExit as exit_:
+        # Rich's consoles catch a closed pipe themselves, and exit with 1.
+        sys.exit(141 if isinstance(exit_.__context__, BrokenPipeError) else exit_.code)
     except (ValueError, TypeError, OSError, ImportError) as error:
         message = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.filename is not None:

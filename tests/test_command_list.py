@@ -42,7 +42,8 @@ def test_every_command_in_a_process(name):
 @pytest.mark.release
 def test_a_closed_pipe_ends_a_command_without_a_message():
     code = "from based_jax.command import run; run('name', lambda: print('y' * 2**20), cached=False)"
-    for arguments in (["-c", code], ["-m", "based_jax", "--help"]):
+    by_rich = "import rich; " + code.replace("print('y' * 2**20)", "rich.print('y')")  # it catches the error
+    for arguments in (["-c", code], ["-c", by_rich], ["-m", "based_jax", "--help"]):
         with subprocess.Popen([sys.executable, *arguments], **PIPES, env=environment()) as process:
             process.stdout.close()
             assert (process.stderr.read(), process.wait()) == (b"", 141)

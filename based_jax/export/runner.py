@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -601,8 +602,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--stop goes with --prompt; with --tokens use --stop-tokens")
     if options.stop_tokens and options.prompt:
         parser.error("--stop-tokens goes with --tokens; with --prompt use --stop")
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("run.py: interrupted", file=sys.stderr)
+        return 130
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"run.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ from typing import Any
 
 from based_jax.files import find_file, read_json, read_object
 from based_jax.models.config import ModelConfig
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, nearest
 
 BYTE_VOCAB = 257
 """Tokens of the byte tokenizer: 256 bytes and the separator of documents."""
@@ -64,7 +64,12 @@ def find(preset: str) -> ModelConfig:
     if preset in names():
         return get(preset)
     path = find_file(preset)
-    expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(names())}")
+    expect(
+        path.is_file(),
+        "preset",
+        preset,
+        f"a JSON file or one of {', '.join(names())}{nearest(preset, names())}",
+    )
     fields = read_object(path)
     try:
         return ModelConfig.from_dict(fields)

@@ -231,7 +231,9 @@ class _Scan:
         self._x, self._dt, A, self._B, self.C, D, *self._keep = refs
         self._chunk, self._tokens, self._length = call.chunk, call.variant.tokens, length
         self.chunks, self.rounds = pl.cdiv(length, self._chunk), self._chunk // self._tokens
-        self.rate, self.D = A[...].astype(f32) / LN_2, D[...].astype(f32)
+        # Finite: tokens with dt = 0, such as those beyond the end, keep the state, and 0 times inf is NaN.
+        self.rate = jnp.maximum(A[...].astype(f32) / LN_2, jnp.finfo(f32).min)
+        self.D = D[...].astype(f32)
 
     def tokens(self, chunk: Any, turn: Any) -> list[_Token]:
         """Return the tokens of a round. Those beyond the end change no state: their dt is 0."""

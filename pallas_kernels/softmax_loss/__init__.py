@@ -91,8 +91,8 @@ def softmax_loss(
     run = functools.partial(gradients, vocab=vocab, dtype=dtype, variant=variant)
     plain = functools.partial(formula, vocab=vocab, dtype=dtype)
     fused = per_channel(run, plain, ["r v", "r", "r"], ["r v", "r"], ["r"])
-    targets = targets.astype(jnp.int32)
-    targets = jnp.where(targets < vocab, targets, -1)  # a block may extend beyond the columns
+    # A block may extend beyond the columns. Compare before the cast, which wraps around.
+    targets = jnp.where((targets >= 0) & (targets < vocab), targets, -1).astype(jnp.int32)
     gradient, losses = fused(logits, targets, weights)
     return gradient, losses
 

@@ -1,9 +1,11 @@
 """``based-jax export`` and the run.py that it leaves."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -178,6 +180,24 @@ def test_errors_are_one_line(run, checkpoint, tmp_path, flags, message):
     assert message in err
     assert err.count("\n") == 1
     assert not (checkpoint / "exported").exists()
+
+
+def test_how_the_runner_ends(monkeypatch, tmp_path, capsys):
+    """Other encodings, Ctrl-C and a pipe that nobody reads, as of the library's commands."""
+    argv = ["--prompt", "a"]
+    with open(tmp_path / "out", "w", encoding="ascii") as ascii_only, monkeypatch.context() as patch:
+        patch.setattr(runner, "_run", lambda options: print("é"))
+        patch.setattr("sys.stdout", ascii_only)
+        assert runner.main(argv) == 0
+    assert (tmp_path / "out").read_text() == "\\xe9\n"
+    monkeypatch.setattr(runner, "_run", Mock(side_effect=KeyboardInterrupt))
+    assert (runner.main(argv), capsys.readouterr().err) == (130, "run.py: interrupted\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr(runner, "_run", lambda options: print("a"))
+    with open(writing, "w") as pipe, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", pipe)
+        assert runner.main(argv) == 141
 
 
 def test_errors_of_the_runner(small, capsys):

@@ -67,6 +67,16 @@ def test_outputs_and_gradients(case):
     assert_close(list(gradients), list(of_arrays), gradient)
 
 
+def test_a_rate_of_minus_infinity_leaves_no_nan():
+    """Steps of 0, such as those of the tokens after the last one in its chunk, keep the state."""
+    (x, dt, A, *rest), of_results, _ = drawn("float32", CHUNK - 3, 2)
+    A, dt = A.at[0, 0].set(-jnp.inf).at[1, 1].set(-3e38), jnp.ones_like(dt)
+    given = lambda function: lambda x: function(x, dt, A, *rest)  # noqa: E731
+    with interpreted():
+        found = jax.jit(lambda x: with_gradients(given(kernels), [x], of_results))(x)
+    assert_close(found, jax.jit(lambda x: with_gradients(given(loop), [x], of_results))(x), FLOAT32_GRADIENT)
+
+
 @pytest.mark.slow
 def test_vmap_and_second_derivatives_are_those_of_the_formula():
     arrays, gradients, keep = drawn("float32", 5, 2)

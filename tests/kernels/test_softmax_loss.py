@@ -55,6 +55,13 @@ def test_a_small_loss_beside_large_logits_keeps_its_digits():
     assert_close(large, small, 1e-5)  # the same differences of logits
 
 
+def test_targets_beyond_32_bits_are_no_columns():
+    logits, _, weights = drawn()
+    with jax.enable_x64(True), interpreted():
+        far, none = (run(logits, jnp.full(ROWS, target), weights)[1] for target in (1 << 32, -1))
+    np.testing.assert_array_equal(far, none)
+
+
 def test_a_token_that_is_no_number_breaks_its_row_only():
     logits, targets, weights = drawn()
     logits = logits.at[1, 3].set(jnp.nan).at[4, 2].set(jnp.inf)

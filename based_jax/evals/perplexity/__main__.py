@@ -123,6 +123,7 @@ def evaluate(
         "context": options.context,
         "cross_documents": cross,
         "num_bytes": num_bytes,
+        "vocab_size": tokenizer.vocab_size,
     }
     how: dict[str, Any] = {"cross_documents": cross, "stride": options.stride}
 

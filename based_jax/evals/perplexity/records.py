@@ -73,6 +73,8 @@ class Records:
         highest = int(max(self.input.max(), self.target.max()))
         size = table.vocab_size
         expect(highest < size, "counts", f"a vocabulary of {size}", f"more than {highest}")
+        own = self.info.get("vocab_size", size)  # older records lack it
+        expect(own == size, "counts", f"a vocabulary of {size}", f"the tokenizer's {own}")
         counts = table.lookup(self.input, self.target).astype(np.int64)
         info = {**self.info, "counts": {"tokens": table.tokens, "source": table.source}}
         return dataclasses.replace(self, count=counts, info=info)

@@ -38,6 +38,13 @@ def test_distances_are_those_of_the_definition(seed, rows, length, vocab_size):
             assert found[row, position] == expected
 
 
+def test_counts_are_those_of_the_same_tokenizer():
+    records = random_records(0, 20, 5, False, False)
+    records = dataclasses.replace(records, info=records.info | {"vocab_size": 5})
+    with pytest.raises(ValueError, match="counts = 'a vocabulary of 7': expected the tokenizer's 5"):
+        records.with_counts(BigramTable.of_stream(np.arange(5), 7))
+
+
 def random_records(
     seed: int, size: int, length: int | None, cross: bool, counted: bool, stride: int | None = None
 ) -> Records:
