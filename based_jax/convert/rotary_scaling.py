@@ -94,9 +94,7 @@ def _kept_by_yarn(given: Config, base: float, rotated: int, length: int) -> np.n
     expect(0 < slow < fast, "beta_fast", fast, f"a number above beta_slow = {slow}, which is above 0")
     pairs = rotated / (2 * math.log(base))  # per factor e of the wavelength
     first, last = (pairs * math.log(length / (2 * math.pi * turns)) for turns in (fast, slow))
-    if flag(
-        given, "truncate", "truncate" not in given
-    ):  # to whole pairs; null is false, as in `transformers`
+    if flag(given, "truncate", "truncate" not in given):  # to whole pairs; null is false, as there
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rotated - 1)
     last += 0.001 if first == last else 0  # as in `transformers`: a step in place of 0 / 0

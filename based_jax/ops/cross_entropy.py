@@ -75,8 +75,8 @@ def cross_entropy(
         return _cross_entropy(hidden, embedding, targets, weights)
     # Gradients of logits have the dtype of `hidden`: in float16 those of small weights would be 0.
     largest = jnp.abs(lax.stop_gradient(weights)).max()
-    is_factor = (largest > 0) & jnp.isfinite(largest)
-    factor = jnp.exp2(jnp.floor(jnp.log2(jnp.where(is_factor, largest, 1))))  # exact: a power of two
+    exponent = jnp.clip(jnp.frexp(largest)[1], -100, 100)
+    factor = jnp.ldexp(jnp.ones_like(largest), exponent)  # dividing by it is exact
     return factor * _cross_entropy(hidden, embedding, targets, weights / factor)
 
 

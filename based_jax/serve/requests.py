@@ -101,6 +101,7 @@ class TextPart(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag
 
 
 Nothing = Annotated[list[Any], Meta(max_length=0)] | None
+"""null, or an empty list"""
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):

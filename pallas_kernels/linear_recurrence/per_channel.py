@@ -266,7 +266,8 @@ class _Channels:
         self._chunk, program, tokens = chunk, chunk.program, chunk.tokens
         self.q, k = program.queries_and_keys(tokens, part)
         erasing = [program.keys(ref, tokens, part) for ref in program.erasing]
-        self._steps = jnp.maximum(program.keys(program.log_decay, tokens, part), LEAST)
+        steps = program.keys(program.log_decay, tokens, part)
+        self._steps = jnp.where(steps < LEAST, LEAST, steps)  # Triton's maximum would turn NaN into a number
         self.gate = jnp.exp(self._steps)
         self.readers = [self.gate * self.q if program.call.inclusive else self.q, *erasing[:1]]
         self.writers = [k, *erasing[1:]]

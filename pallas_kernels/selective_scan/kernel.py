@@ -231,8 +231,10 @@ class _Scan:
         self._x, self._dt, A, self._B, self.C, D, *self._keep = refs
         self._chunk, self._tokens, self._length = call.chunk, call.variant.tokens, length
         self.chunks, self.rounds = pl.cdiv(length, self._chunk), self._chunk // self._tokens
-        # Finite: tokens with dt = 0, such as those beyond the end, keep the state, and 0 times inf is NaN.
-        self.rate = jnp.maximum(A[...].astype(f32) / LN_2, jnp.finfo(f32).min)
+        rate, least = A[...].astype(f32) / LN_2, float(jnp.finfo(f32).min)
+        # Not -inf: tokens with dt = 0, such as those beyond the end, keep the state, and 0 times inf is NaN.
+        # Triton's maximum would make a number of a rate that is NaN.
+        self.rate = jnp.where(rate < least, least, rate)
         self.D = D[...].astype(f32)
 
     def tokens(self, chunk: Any, turn: Any) -> list[_Token]:
