@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.checks import INTEGERS, expect_array, expect_power_of_two, unsupported
-from pallas_kernels.launch import blocks, launch, load, store
+from pallas_kernels.launch import barrier, blocks, launch, load, store
 from pallas_kernels.partition import per_channel
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
@@ -163,6 +163,7 @@ def loaded(history: Any, age: Any, taps: Any, *bias: Any, inside: Any) -> Callab
         for back in range(1, len(kernel) + 1):
             # Inputs before the segment may be NaN.
             total += kernel[-back].astype(f32) * jnp.where(old >= back, earlier[-back].astype(f32), 0)
+        barrier()  # warps may share channels: none may store before all have loaded
         for n, kept in enumerate([*earlier[1:], x]):
             store(new_history, (n, every), kept, inside)
         return total * jax.nn.sigmoid(total)

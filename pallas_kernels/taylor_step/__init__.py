@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
 from pallas_kernels.checks import expect_array, expect_power_of_two, unsupported
-from pallas_kernels.launch import blocks, both, launch, load, store, whole
+from pallas_kernels.launch import barrier, blocks, both, launch, load, store, whole
 from pallas_kernels.partition import per_row_and_head, with_gradient_of
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, symmetric_size
 from pallas_kernels.triton_launch import expect_backend
@@ -213,6 +213,7 @@ def _body(
         phi_q, phi_k = (_at(x, a, width) * _at(x, b, width) * w for x in (q, k))
         s = load(kv, (tile, every), inside).astype(jnp.float32)
         n = load(z, tile, row).astype(jnp.float32)
+        barrier()  # warps share a tile's numbers: none may store before all have loaded
         store(new_kv, (tile, every), s + phi_k[:, None] * value[None, :], inside)
         store(new_z, tile, n + phi_k, row)
         numerator += phi_q[:, None] * s

@@ -42,6 +42,7 @@ def taylor_step(
         at = row[:, None] * VALUE_SIZE + column[None, :]
         s = tl.load(kv + at, inside, 0.0).to(tl.float32)
         n = tl.load(z + row, in_rows, 0.0).to(tl.float32)
+        tl.debug_barrier()  # warps share a tile's numbers: none may store before all have loaded
         tl.store(new_kv + at, s + phi_k[:, None] * value[None, :], inside)
         tl.store(new_z + row, n + phi_k, in_rows)
         numerator += phi_q[:, None] * s

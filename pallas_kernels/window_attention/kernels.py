@@ -56,7 +56,7 @@ def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array
         y = jnp.zeros((plan.queries, padded(plan.value_size)), f32)
         sums = lax.fori_loop(*key_blocks(plan, start), step, (largest, jnp.zeros_like(largest), y))
         largest, total, y = sums
-        total = jnp.where(total > 0, total, 1.0)  # queries without visible keys: y stays 0
+        total = jnp.where(total == 0, 1.0, total)  # queries without visible keys: y stays 0
         queries.store(results[0], y / total[:, None], plan.value_size)
         queries.put_numbers(results[1], largest + jnp.log2(total))
 

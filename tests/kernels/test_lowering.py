@@ -1,6 +1,7 @@
 """Every kernel on every realistic shape is lowered for CUDA: what the kernel compiler lacks shows here."""
 
 import importlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,13 @@ CASES = catalog.cases()
 KERNEL = "__gpu$xla.gpu.triton"
 IN_PLACE = {"taylor_step/step": 2, "window_step/step": 2, "conv_step/step": 1, "row_products/conv": 1}
 """Results of a kernel that take the memory of arguments."""
+OVERWRITTEN = ("taylor_step/step", "conv_step/step", "row_products/conv")
+"""Those that store where they have loaded; `window_step` stores a slot that it does not load."""
+
+
+def name_of(case: catalog.Case) -> str:
+    return f"{case.op}/{case.kernel}"
+
 
 ESSENTIAL = list({(case.op, case.kernel, "channels" in case.shape): case for case in CASES}.values())
 """One shape of each kernel, for `make check`."""
@@ -29,7 +37,7 @@ ESSENTIAL = list({(case.op, case.kernel, "channels" in case.shape): case for cas
 def test_every_case_is_lowered_to_a_kernel(case):
     text = offline.lower(case.function, *case.arguments).as_text()
     assert KERNEL in text
-    assert text.count("output_operand_alias<") == IN_PLACE.get(f"{case.op}/{case.kernel}", 0)
+    assert text.count("output_operand_alias<") == IN_PLACE.get(name_of(case), 0)
 
 
 @pytest.mark.release
@@ -40,6 +48,29 @@ def test_indices_keep_32_bits(case):
         jax.eval_shape(case.function, *case.arguments)
         with interpreted():
             jax.eval_shape(lambda *arrays: case.function(*arrays), *case.arguments)
+
+
+@pytest.mark.parametrize("case", [case for case in ESSENTIAL if name_of(case) in OVERWRITTEN], ids=name_of)
+def test_what_is_overwritten_was_loaded_by_all_threads(case):
+    """Warps share the numbers of a small block: all load them, one stores. The interpreter has one thread."""
+    with offline.lowering_for():
+        order = "".join(accesses(jax.make_jaxpr(case.function)(*case.arguments).jaxpr))
+    order = re.sub("(.)\\1+", "\\1", order)  # runs of loads l, stores s and barriers |
+    assert "|s" in order
+    assert order.removesuffix("ls").count("ls") == 0  # the outputs come last, in memory of their own
+
+
+def accesses(program):
+    """Yield a letter for each access of a kernel to memory, and a bar for each barrier."""
+    letters = {"get": "l", "load": "l", "swap": "s", "debug_barrier": "|"}
+    for eqn in program.eqns:
+        name = eqn.primitive.name.removeprefix("masked_")
+        if name in letters:
+            yield letters[name]
+        for value in jax.tree.leaves(eqn.params):  # a conditional has several programs
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from accesses(inner)
 
 
 def test_case_names_are_unique():

@@ -195,3 +195,19 @@ def test_supports_says_when_shared_memory_is_too_small(monkeypatch):
     assert supports_window_attention(q, k, v) is None  # no GPU: nothing to fit into
     with offline.lowering_for("NVIDIA GeForce RTX 4090"):
         assert "shared memory" in str(supports_window_attention(q, k, v))
+
+
+def test_a_key_that_is_no_number_leaves_no_gradient_a_number(monkeypatch):
+    """Triton's maximum of NaN and a number is the number: here that of the interpreter is, too."""
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in np.random.default_rng(0).normal(size=(3, 1, 16, 1, 16)))
+    largest, maximum = jnp.max, jnp.maximum
+
+    def of_numbers(x, y):
+        return jnp.where(jnp.isnan(x), y, jnp.where(jnp.isnan(y), x, maximum(x, y)))
+
+    monkeypatch.setattr(jnp, "maximum", of_numbers)
+    monkeypatch.setattr(jnp, "max", lambda x, axis: largest(jnp.where(jnp.isnan(x), -jnp.inf, x), axis))
+    with interpreted():
+        gradients = jax.grad(lambda *qkv: window_attention(*qkv, left=15).sum(), (0, 1, 2))
+        *_, of_v = gradients(q, k.at[0, 3].set(jnp.nan), v)
+    assert not np.isfinite(of_v).any()
