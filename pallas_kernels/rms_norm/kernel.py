@@ -107,7 +107,8 @@ def gradient(
         def step(turn: Any, sums: list[jax.Array]) -> list[jax.Array]:
             tokens.move(turn)
             dx, dy, y = (tokens.load(refs[n]) for n in (3, 4, 0))
-            mean, dmean = (tokens.load_numbers(refs[n]) for n in (1, 5))
+            # Tokens that do not exist have the mean 1: with eps = 0 one of 0 would give NaN.
+            mean, dmean = tokens.load_numbers(refs[1], other=1), tokens.load_numbers(refs[5])
             is_number, of_scale = mean < jnp.inf, dy * y
             factor = lax.rsqrt(mean + eps)
             along = dmean * (2 / tokens.width) / factor - factor * tokens.mean(of_scale)
@@ -201,9 +202,9 @@ class _Tokens:
         """Store (tokens, channels)."""
         store(ref, (self._slice, slice(None)), value, self._valid())
 
-    def load_numbers(self, ref: Any) -> jax.Array:
-        """Return one number per token, (tokens, 1)."""
-        return load(ref, (self._slice,), self._exist)[:, None]
+    def load_numbers(self, ref: Any, other: int = 0) -> jax.Array:
+        """Return one number per token, (tokens, 1); `other` for tokens that do not exist."""
+        return load(ref, (self._slice,), self._exist, other=other)[:, None]
 
     def store_numbers(self, ref: Any, value: jax.Array) -> None:
         """Store one number per token, given as (tokens, 1)."""

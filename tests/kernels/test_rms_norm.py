@@ -83,6 +83,13 @@ def test_tokens_that_are_no_numbers_have_zeros_and_change_no_other_gradient():
     assert not np.asarray(found[1])[~kept].any()
 
 
+def test_without_eps_tokens_that_do_not_exist_have_no_gradient():
+    (x, branch, scale, bias), _ = drawn("float32", 11, 24)
+    total = lambda bias, eps: add_rms_norm(x, branch, scale, None, bias, eps=eps, variant=VARIANT)[1].sum()  # noqa: E731
+    with interpreted():
+        assert_close(jax.grad(total)(bias, 0.0), jax.grad(total)(bias, 1e-9), FLOAT32_GRADIENT)
+
+
 def test_gradients_of_vmapped_rows_are_those_of_the_formula():
     arrays, gradients = drawn("float32", 11, 24)
     more = jax.tree.map(lambda x: np.asarray(x)[None], (arrays[:2], gradients))
