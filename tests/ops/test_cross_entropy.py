@@ -156,8 +156,8 @@ def test_bfloat16_sums_in_float32():
     np.testing.assert_allclose(value, exact, rtol=1e-5)  # products of bfloat16 are exact in float32
 
 
-def test_gradients_of_a_mean_are_not_0_in_float16():
-    """Every probability times 2^-12 is below float16's smallest number."""
+def test_gradients_of_a_mean_keep_their_digits_in_float16():
+    """Probabilities times 2^-12 are below float16's normal numbers."""
     hidden, embedding, targets, _ = drawn()
     run = jax.jit(jax.grad(lambda e, w: ops.cross_entropy(array(hidden, jnp.float16), e, targets, w)))
     weights = np.full(targets.shape, 2.0**-12, np.float32)
