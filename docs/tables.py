@@ -282,7 +282,7 @@ def transformations_page() -> str:
         "and so do second derivatives through it, `jax.hessian` included, but for `taylor_attention`, "
         "`delta_rule`, `generalized_delta_rule`, `linear_attention`, `linear_recurrence` and windows of "
         "`softmax_attention` by their kernels: pass "
-        '`implementation="xla"`. To use forward mode:',
+        '`implementation="xla"`, also for `jax.grad` of `jax.grad` through `tiled`. To use forward mode:',
         '- Pass `implementation="reference"` to an op that takes it, or to one of the mixers '
         f"{plain}.\n"
         '- Pass `implementation="xla"` for full softmax attention of 256 tokens or more on a CPU, which '

@@ -316,9 +316,10 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
     size, width = shape
     keys = jax.random.split(key, -(-size // width))
 
-    block = functools.partial(jax.nn.initializers.orthogonal(), shape=(width, width), dtype=dtype)
+    wide = jnp.promote_types(dtype, jnp.float32)  # a QR decomposition takes no narrower dtype
+    block = functools.partial(jax.nn.initializers.orthogonal(), shape=(width, width), dtype=wide)
     blocks = jax.vmap(block)(keys)
-    return blocks.reshape(-1, width)[:size] * math.sqrt(width / size)
+    return (blocks.reshape(-1, width)[:size] * math.sqrt(width / size)).astype(dtype)
 
 
 def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> FeatureMap:

@@ -223,15 +223,17 @@ def test_extreme_queries_and_keys(name):
     chex.assert_tree_all_finite(gradients)
 
 
-@pytest.mark.parametrize(("size", "width"), [(10, 4), (3, 4)])
-def test_random_directions_are_orthogonal(size, width):
+@pytest.mark.parametrize(("size", "width", "dtype"), [(10, 4, jnp.float32), (3, 4, jnp.bfloat16)])
+def test_random_directions_are_orthogonal(size, width, dtype):
     """Blocks of K rows; Performer's features in Zoology: |W_f|^2 = K / F."""
-    rows = np.asarray(ops.orthogonal_features(jax.random.key(1), (size, width)))
-    assert rows.shape == (size, width)
+    rows = ops.orthogonal_features(jax.random.key(1), (size, width), dtype)
+    assert rows.shape == (size, width) and rows.dtype == dtype
+    rows = np.asarray(rows, np.float64)
     products = rows @ rows.T * size / width
     block = np.arange(size) // width
     same = block[:, None] == block
-    assert_close(np.where(same, products, 0), np.eye(size), FLOAT32)
+    # 8 bits of bfloat16 in each of two factors
+    assert_close(np.where(same, products, 0), np.eye(size), FLOAT32 if dtype == jnp.float32 else 2**-7)
 
 
 def test_cosformer_weighs_by_distance():
