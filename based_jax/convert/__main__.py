@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             params = narrowed(params, options.dtype)
         if options.like is None:  # a README.md of the source replaces the card
             target.mkdir(parents=True, exist_ok=True)
+            (target / pretrained.CONFIG).unlink(missing_ok=True)  # see `save_pretrained`
             copy_tokenizer(directory, target)
             settings = generation_settings(directory)  # may be those of a config.json that is not written
             if settings and not (directory / GENERATION_FILE).is_file():

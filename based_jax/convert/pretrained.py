@@ -40,7 +40,7 @@ from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.convert.written_like import expect_same, stored_tensors
 from based_jax.data.tokenizers import Tokenizer, add_stop_tokens, load_tokenizer
-from based_jax.files import read_object, write_json
+from based_jax.files import read_object, remove_unfinished, write_json
 from based_jax.mixers.initializers import initial_shapes
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import blank_inputs, param_shapes
@@ -150,6 +150,9 @@ def save_pretrained(
     others = [name for name in WEIGHT_FILES[: WEIGHT_FILES.index(file)] if (target / name).exists()]
     expect(not others, str(target), others, f"no weights that a loader prefers to {file}")
     target.mkdir(parents=True, exist_ok=True)
+    # Without it, a save that is interrupted is an error, not the weights of one model with another's config.
+    (target / CONFIG).unlink(missing_ok=True)
+    remove_unfinished(target)
     if file == TORCH_FILE:
         write_torch_file(target / file, tensors)
         weights = target / file

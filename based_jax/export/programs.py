@@ -25,6 +25,7 @@ from based_jax.convert.layouts import expect_variables, flatten
 from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.generate.states import token_limit
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops.core.platforms import lowering_for
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect, expect_choice, expect_integer
 
@@ -88,7 +89,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     exported = {}
     try:
         # Ops choose their XLA form, whatever this machine has, and programs are not bound to a caller's mesh.
-        with jax.default_device("cpu"), jax.set_mesh(Mesh(np.empty((), object), ())):
+        with lowering_for("cpu"), jax.set_mesh(Mesh(np.empty((), object), ())):
             values = _values(functions, weights)
             for name, (arguments, _) in SIGNATURES.items():
                 make = export.export(jax.jit(getattr(functions, name)), platforms=plan.platforms)

@@ -161,7 +161,10 @@ class SineFilter(nn.Module):
         frequency = self.param("frequency", named(init, None), (self.filter_order,)).astype(self.dtype)
         for layer in range(self.num_inner_mlps + 1):
             name = "in_proj" if layer == 0 else f"inner_{layer - 1}"
-            hidden = Projection((self.filter_order,), (None, None), bias=True, name=name, **options)(hidden)
+            project = Projection((self.filter_order,), (None, None), bias=True, name=name, **options)
+            # In TF32, a GPU's default, phases are off by 5e-4, which every sine multiplies by its frequency.
+            with jax.default_matmul_precision("highest"):
+                hidden = project(hidden)
             hidden = jnp.sin(frequency * hidden)
         h = Projection((self.channels,), (None, "embed"), name="out", **options)(hidden)
         slow, fast = -math.log(0.01) / self.slow_decay, -math.log(0.01) / self.fast_decay

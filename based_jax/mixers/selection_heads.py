@@ -100,4 +100,6 @@ class Lookups(SelectionHeads):
 
 def root_of(lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
     """Return ceil(sqrt(N)) for segments of N tokens."""
-    return jnp.ceil(jnp.sqrt(lengths.astype(jnp.float32))).astype(jnp.int32)
+    # A GPU's square root may be off in its last bit: `ceil` would then return 5 for 16 tokens.
+    root = jnp.round(jnp.sqrt(lengths.astype(jnp.float32))).astype(jnp.int32)
+    return root + (root**2 < lengths)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from based_jax.convert import load_pretrained, save_pretrained
 from based_jax.convert.pretrained import INDEX, SAFETENSORS, write_weights
 from based_jax.convert.state_dict import read_state_dict
+from tests.generate.tiny import make_tiny
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=8)
 
@@ -41,7 +43,12 @@ def test_the_last_save_is_what_is_read(tmp_path_factory, before, sizes, most_bef
 
 
 def test_a_save_that_was_interrupted_is_no_model(tmp_path, monkeypatch):
-    """Of two models with the same shards, never the first half of one and the second of the other."""
+    """Of two models with the same shards, never the first half of one and the second of the other.
+
+    Nor the weights of one with the config of the other.
+    """
+    tiny = make_tiny("C")
+    save_pretrained(tmp_path / "model", tiny.model, tiny.params)
     write_weights(tmp_path, tensors_of([8, 8]), 32)
 
     def fail(path, *_):
@@ -52,6 +59,10 @@ def test_a_save_that_was_interrupted_is_no_model(tmp_path, monkeypatch):
         write_weights(tmp_path, tensors_of([8, 8], 1.0), 32)
     with pytest.raises(ValueError, match="no weights in this directory"):
         read_state_dict(tmp_path)
+    with pytest.raises(OSError, match="full"):
+        save_pretrained(tmp_path / "model", tiny.model, tiny.params)
+    with pytest.raises(OSError, match=r"model: .* found no config\.json"):
+        load_pretrained(tmp_path / "model")
 
 
 def test_no_bytes(tmp_path):

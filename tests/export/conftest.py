@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jaxtyping
 import pytest
 
+import based_jax as bj
 from based_jax.export import Exported, Plan, export_model, runner
 from based_jax.models.config import MixerSpec
 from tests.generate.tiny import LENGTH, MIXERS, Tiny, make_tiny
@@ -46,9 +47,10 @@ def plain(tmp_path_factory) -> Case:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory) -> Case:
-    """A model that compiles fast: for two rows."""
+    """A model that compiles fast: for two rows. It is exported where a caller has declared a GPU."""
     plan = Plan(("cpu",), batch_size=2, prefill_chunk=4, decode_chunk=3)
-    return make_case("C", plan, tmp_path_factory.mktemp("small"))
+    with bj.lowering_for("cuda", device_kind="NVIDIA H100"):
+        return make_case("C", plan, tmp_path_factory.mktemp("small"))
 
 
 def make_case(schedule: str, plan: Plan, directory: Path) -> Case:

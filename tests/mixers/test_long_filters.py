@@ -24,6 +24,14 @@ def test_positions_may_be_frozen():
     assert np.any(gradients["out"]["kernel"])
 
 
+def test_phases_keep_the_digits_of_float32():
+    """A GPU multiplies in TF32 by default, and sines multiply its error: only the last product may be so."""
+    module = SineFilter(2, l_max=3, filter_order=2)
+    lowered = jax.jit(functools.partial(module.init_with_output, taps=3)).lower(jax.random.key(0)).as_text()
+    products = [line for line in lowered.splitlines() if "dot_general" in line]
+    assert ["HIGHEST" in line for line in products] == [True, True, True, False]
+
+
 @pytest.mark.parametrize("name", ["base_conv", "long_conv"])
 def test_mixers_with_hyenas_filter(name):
     """The papers' language models have it in BaseConv (Zoology, Table 9)."""

@@ -1,5 +1,6 @@
 """Mixers that select tokens: learned, programmatic and random selection, hard selection, and their losses."""
 
+import math
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from flax.linen import meta
 
 from based_jax import mixers, ops
+from based_jax.mixers.selection_heads import root_of
 from based_jax.models import LanguageModel, presets
 from based_jax.testing import laws
 from tests.arrays import normals
@@ -69,6 +71,16 @@ def test_hard_selection_updates_the_highest_weights_of_each_document(name, optio
                 assert np.flatnonzero(is_updated[row, begin : begin + size]).size == counts[size]
                 assert np.all(is_updated[row, best])
                 begin += size
+
+
+def test_counts_are_exact_where_a_square_root_is_off_by_one_bit(monkeypatch):
+    """As a GPU's may be."""
+    root = jnp.sqrt
+    lengths = np.arange(1000)
+    for side in (-np.inf, np.inf):
+        monkeypatch.setattr(jnp, "sqrt", lambda x, side=side: jnp.nextafter(root(x), jnp.float32(side)))
+        expected = [math.isqrt(max(n - 1, 0)) + (n > 0) for n in lengths]
+        np.testing.assert_array_equal(root_of(jnp.asarray(lengths)), expected)
 
 
 def test_losses_are_no_variables_and_only_collected_on_request():

@@ -227,7 +227,8 @@ def test_extreme_queries_and_keys(name):
 def test_random_directions_are_orthogonal(size, width, dtype):
     """Blocks of K rows; Performer's features in Zoology: |W_f|^2 = K / F."""
     rows = ops.orthogonal_features(jax.random.key(1), (size, width), dtype)
-    assert rows.shape == (size, width) and rows.dtype == dtype
+    assert rows.shape == (size, width)
+    assert rows.dtype == dtype
     rows = np.asarray(rows, np.float64)
     products = rows @ rows.T * size / width
     block = np.arange(size) // width

@@ -88,10 +88,17 @@ def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
     architecture = synthetic.SyntheticConfig(**{**SETTINGS, **small}).architecture
     assert bj.ModelConfig.from_dict(config["model"]) == architecture
     assert accuracy_of(tmp_path, test_examples=30) == pytest.approx(record["accuracy"])
-    monkeypatch.setattr(mqar_sweep, "Grid", None)
-    assert run(tmp_path, **small).records == outcome.records
+    with monkeypatch.context() as patch:
+        patch.setattr(mqar_sweep, "Grid", None)
+        assert run(tmp_path, **small).records == outcome.records
     with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):
         run(tmp_path, **small, batch_size=8)
+    (tmp_path / "results.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"workdir = .*: expected a checkpoint of the 1 runs without a rec"):
+        run(tmp_path, **small)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"config.json = .*: expected a file"):
+        run(tmp_path, **small)
 
 
 @pytest.mark.slow

@@ -90,6 +90,10 @@ def test_a_run_is_resumed_with_its_own_model(tmp_path, capsys):
     prepare_run(model={**model, "dtype": "bfloat16"}, **run)  # of another device
     with pytest.raises(ValueError, match=r"mixers = .*: expected .* as in the run that is resumed"):
         prepare_run(model={**model, "mixers": {"W": {"options": {"sizes": (8, 4)}}}}, **run)
+    damaged = json.loads((tmp_path / "config.json").read_text()) | {"model": [1]}
+    (tmp_path / "config.json").write_text(json.dumps(damaged))
+    with pytest.raises(ValueError, match=r"expected .* with the objects train, data, model"):
+        prepare_run(model=model, **run)
 
 
 def test_a_model_in_the_directory_is_not_overwritten(tmp_path):

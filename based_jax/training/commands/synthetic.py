@@ -61,7 +61,7 @@ def state_bytes(architecture: ModelConfig, length: int) -> int | None:
 def _prepare_workdir(config: SyntheticConfig) -> None:
     """Write config.json, or check the settings against it when a run is resumed."""
     path = config.workdir / "config.json"
-    if path.exists():
+    if path.exists() or (config.workdir / "results.jsonl").exists():
         before = directory.read_config(path, ["train"])["train"]
         kept = f"as in the run that {config.workdir} holds, or another workdir"
         directory.expect_same_settings(config.settings, before, _MAY_CHANGE, kept)

@@ -5,6 +5,7 @@ The text is streamed; memory grows with the number of different words. The comma
 """
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,5 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         file.write(tokenizer.to_str(pretty=True).encode())
     print(report_table([*files, *sources.others]))
     print(f"{config.out}: {tokenizer.get_vocab_size():,} tokens")
-    print(f"next: --tokenizer {config.out} of train tokenize or train lm, with the same flags of reading")
+    out = shlex.quote(str(config.out))
+    print(f"next: --tokenizer {out} of train tokenize or train lm, with the same flags of reading")
     return 0

@@ -112,8 +112,9 @@ class _Loop:
             self.vmapped, seconds = position["vmapped_runs"], position["seconds"]
             self.curves = position["curves"]
             directory, size = self.checkpoints.directory, len(self.vmapped)
-            expected = f"a checkpoint of {len(pending)} pending runs"
-            expect(set(pending) <= set(self.vmapped), "workdir", str(directory), expected)
+            expected = f"a checkpoint of the {len(pending)} runs without a record in results.jsonl"
+            is_pending = self.step < self.steps and set(pending) <= set(self.vmapped)
+            expect(is_pending, "workdir", str(directory), expected)
             devices, expected = self.grid.mesh.size, f"a divisor of {size}, the models in {directory}"
             expect(size % devices == 0, "number of devices", devices, expected)
             self.state, _ = self.checkpoints.restore(self.step, self.grid.abstract(self._arrays()))

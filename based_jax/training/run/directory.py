@@ -59,10 +59,10 @@ def prepare_run(
     settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     settings.pop("hosts", None)  # belongs to this launch, not to the run
     if has_checkpoints(config.workdir):
-        before = read_config(path)
+        before = read_config(path, ("train", "data", "model"))
         kept = "as in the run that is resumed"
         expect_same_settings(_flat(settings), _flat(before["train"]), may_change, kept)
-        expect_same_settings(json.loads(json.dumps(model)), before.get("model", {}), _OF_DEVICE, kept)
+        expect_same_settings(json.loads(json.dumps(model)), before["model"], _OF_DEVICE, kept)
         _expect_same_data(str(config.data), data, before["data"])
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
             before["train"]["steps"] = settings["steps"]
