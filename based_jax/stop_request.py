@@ -5,9 +5,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
+ECHO = 1.0  # seconds after the first signal in which another one is its echo: `timeout` sends each twice
 PATIENCE = 1.0  # seconds that the main thread has to end by itself after the second signal
 
 _CLEAR_LINE, _SHOW_CURSOR = "\r\x1b[2K", "\x1b[?25h"
@@ -18,7 +20,8 @@ class StopRequest:
 
     Python runs signal handlers between two instructions of the main thread, which may be minutes away while
     XLA compiles or a step runs. So another thread reports the first signal as soon as it arrives, and on the
-    second ends the process, unless the main thread (interrupted as usual) has done so by then.
+    second ends the process, unless the main thread, which it interrupts, has done so by then. A signal within
+    `ECHO` seconds of the first one does not count.
 
     Must be entered in the main thread. `after` and `lost` end the messages of the first and second signal.
     """
@@ -30,6 +33,7 @@ class StopRequest:
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._left = threading.Event()
+        self._ends = False
 
     def __enter__(self) -> "StopRequest":
         self._reader, self._writer = socket.socketpair()
@@ -37,6 +41,7 @@ class StopRequest:
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._receive)
+        self._main = threading.get_ident()
         self._thread = threading.Thread(target=self._answer, name="stop-request", daemon=True)
         self._thread.start()
         return self
@@ -51,26 +56,28 @@ class StopRequest:
         self._reader.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.signal = signal.Signals(number)
-        # Not the previous handler: a shell starts background jobs with SIGINT ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._ends:
+            raise KeyboardInterrupt
+        self.signal = self.signal or signal.Signals(number)
 
     def _answer(self) -> None:
         """Report the first signal, and make sure that the second one ends the process."""
-        asked = False
+        first: float | None = None
         while byte := self._reader.recv(1):
             number = byte[0]
             if number not in self._before:
                 continue
             name = signal.Signals(number).name
-            if not asked:
-                asked = True
+            if first is None:
+                first = time.monotonic()
                 _report(f"{name}: stopping after {self._after}; again to stop now")
-            else:
+            elif time.monotonic() > first + ECHO:
                 _report(f"{name}: stopped; {self._lost}")
+                self._ends = True
+                signal.pthread_kill(self._main, number)
                 if not self._left.wait(PATIENCE):
                     os._exit(128 + number)
+                return
 
 
 def _report(text: str) -> None:

@@ -11,7 +11,9 @@ from tests.subprocesses import PATIENCE, environment
 
 COMMAND = """
 import contextlib, hashlib, signal, sys, threading, time
+from based_jax import stop_request
 from based_jax.stop_request import StopRequest
+stop_request.ECHO = SECONDS
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job in the background
 with contextlib.suppress(KeyboardInterrupt), StopRequest():
     threading.Timer(0.5, print, ["ready"], {"flush": True}).start()
@@ -23,12 +25,12 @@ sys.exit(130)
 BUSY = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("work", slow_but([BUSY], [BUSY, "time.sleep(1000)"]), ids=["busy", "asleep"])
-def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process(work):
+def signal_twice(work: str, echo: float) -> tuple[str, str, int]:
+    """Return what a process writes, after "ready", to its outputs at the second SIGINT, and its status."""
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND.replace("WORK", work)],
+        [sys.executable, "-c", COMMAND.replace("WORK", work).replace("SECONDS", str(echo))],
         env=environment(),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -39,6 +41,17 @@ def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process(work):
     process.send_signal(signal.SIGINT)
     assert process.stderr.readline() == "SIGINT: stopping after this step; again to stop now\n"
     process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=PATIENCE)
-    assert rest == "SIGINT: stopped; nothing since the last checkpoint is saved\n"
-    assert process.returncode == 128 + signal.SIGINT
+    return *process.communicate(timeout=PATIENCE), process.returncode
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("work", slow_but([BUSY], [BUSY, "time.sleep(1000)"]), ids=["busy", "asleep"])
+def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process(work):
+    stopped = "SIGINT: stopped; nothing since the last checkpoint is saved\n"
+    assert signal_twice(work, 0) == ("", stopped, 128 + signal.SIGINT)
+
+
+@pytest.mark.release
+def test_an_echo_is_no_second_signal():
+    """The command `timeout` sends its signal to the process, then to its group."""
+    assert signal_twice("print(sys.stdin.read() + 'saved')", 1e9) == ("saved\n", "", 128 + signal.SIGINT)

@@ -26,6 +26,9 @@ from based_jax.experiments.results import FAILED, Results, Row, read
 ON_CPU = 2
 """Processes at a time on a CPU: small models leave much of a second core idle, and compiling most of it."""
 
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit statuses of a trainer that a signal stopped: the next call resumes it."""
+
 _PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
 
 
@@ -62,7 +65,7 @@ class Runner:
         self._stopping = False
 
     def run(self, jobs: Sequence[Job]) -> bool:
-        """Train the jobs without a result; return False if `stop` was called before the end.
+        """Train the jobs without a result; return False if `stop`, or a signal to a trainer, stopped some.
 
         DirectoryInUse: a trainer of a killed study still works on one of the jobs.
         """
@@ -74,7 +77,7 @@ class Runner:
         with ThreadPoolExecutor(self.workers) as pool:
             for future in [pool.submit(self._one, job) for job in pending]:
                 future.result()
-        return not self._stopping
+        return all(map(self.results.has, jobs))
 
     def stop(self) -> None:
         """Make the trainers save and end, and start no more; safe in a signal handler."""
@@ -94,13 +97,15 @@ class Runner:
             seconds = time.perf_counter() - began
         finally:
             self._slots.put(slot)
-        if self._stopping and status:
+        if status and (self._stopping or status in _STOPPED):
             return
         records = read(workdir / "results.jsonl") if status == 0 else []
         if not records:
             log = (workdir / "log.txt").read_text(encoding="utf-8", errors="replace")
             lines = [line.strip() for line in log.splitlines() if line.strip()]
             words = lines[-1][-300:] if lines else "no output"
+            if status < 0:
+                words = f"ended by {signal.Signals(-status).name}, after: {words}"
             records = [{"status": FAILED, "exit_status": status, "error": words, "seconds": seconds}]
         shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
         with self._lock:

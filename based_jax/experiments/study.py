@@ -138,7 +138,8 @@ def train(
     """Train the jobs, called `what`, that have no result in `out`, and show the results.
 
     `make_runner` has the arguments of `Runner`; `sentence` formats the rows of a job that has ended; `write`
-    writes files from all rows. Returns the exit status: 128 + n after signal n, 1 if one of the jobs failed.
+    writes files from all rows. Returns the exit status: 128 + n after signal n, 1 if one of the jobs failed
+    or was stopped.
     """
     results = Results(out / "results.jsonl")
     if flags.retry:
@@ -169,6 +170,9 @@ def train(
         print(path)
     if received:
         return 128 + received[0]
+    if stopped := [job.name for job in jobs if not results.has(job)]:
+        console.print(f"stopped: {', '.join(stopped)}; the same command continues")
+        return 1
     rows = [row for job in jobs for row in results.of(job)]
     return int(any(row["status"] == FAILED and "exit_status" in row for row in rows))
 

@@ -24,6 +24,10 @@ with (workdir / "starts").open("a") as file:
 (workdir / "checkpoints").mkdir(exist_ok=True)
 if flags["--mixer"] == "dies":
     sys.exit("no memory left")
+if flags["--mixer"] == "stopped":
+    sys.exit(143)
+if flags["--mixer"] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
 if flags["--mixer"] == "waits" and len((workdir / "starts").read_text().splitlines()) == 1:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (workdir / "ready").touch()
@@ -102,6 +106,16 @@ def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
     again = runner()
     assert again.run([WAITS])
     assert [row["accuracy"] for row in again.results.of(WAITS)] == [0.1, 0.3]
+
+
+def test_trainers_that_a_signal_ends(runner):
+    """SIGTERM to one of them is no failure: it has saved. The kernel's SIGKILL is one, with its name."""
+    stopped, killed = (Job("Family", name, name, {"d_model": 8}) for name in ("stopped", "killed"))
+    made = runner()
+    assert not made.run([stopped, killed])
+    (row,) = made.results.rows
+    assert (row["job"], row["error"]) == (killed.name, "ended by SIGKILL, after: no output")
+    assert (made.out / "runs" / stopped.name / "checkpoints").exists()
 
 
 def test_the_best_learning_rate_is_best_over_seeds(tmp_path):
