@@ -227,7 +227,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]], damaged: str = ""
     content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     if damaged:
         kept = path.with_name(f"damaged_{path.name}")
-        os.replace(path, kept)
+        shutil.copyfile(path, kept)
         _LOGGER.warning("%s is damaged: %s left out; the file as it was is now %s", path, damaged, kept)
     if not path.exists() or path.read_bytes() != content:
         with whole_file(path) as file:

@@ -39,9 +39,11 @@ class Results(JsonLines):
         return bool(self.of(job))
 
     def add(self, job: Job, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append the trainer's records of `job`."""
+        """Add the trainer's records of `job`: all of them, or none if they cannot be written."""
         head = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
-        self.append({**head, **record, "command": job.line} for record in records)
+        rows = [*self.rows, *({**head, **record, "command": job.line} for record in records)]
+        write_lines(self.path, rows)
+        self.rows = rows
 
     def drop_failed(self) -> None:
         """Drop the jobs without any result, so that they are trained again."""

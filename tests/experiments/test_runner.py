@@ -136,6 +136,24 @@ def test_the_best_learning_rate_is_best_over_seeds(tmp_path):
     assert best(results.rows, ("num_pairs", "8"))[0]["learning_rate"] == 0.1
 
 
+def test_a_full_disk_costs_no_row_and_leaves_no_job_in_part(tmp_path, monkeypatch):
+    path = tmp_path / "results.jsonl"
+    results = Results(path)
+    results.add(FINE, [{"status": "finished"}, {"status": "finished"}])
+    path.write_bytes(path.read_bytes() + b"damaged\n")
+    before = path.read_bytes()
+
+    def fail(path):
+        raise OSError(f"{path}: the disk is full")
+
+    monkeypatch.setattr("based_jax.files.whole_file", fail)
+    for write in (lambda: results.add(DIES, [{"status": "finished"}] * 4), lambda: Results(path)):
+        with pytest.raises(OSError, match="full"):
+            write()
+        assert path.read_bytes() == before
+    assert not results.has(DIES)
+
+
 def test_results_of_other_flags_are_moved(tmp_path):
     results, old = Results(tmp_path / "results.jsonl"), dataclasses.replace(FINE, flags={"epochs": 7})
     kept = dataclasses.replace(FINE, family="another")

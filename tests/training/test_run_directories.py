@@ -142,6 +142,9 @@ def test_a_config_that_is_none_is_named(content, tmp_path):
 
 
 def test_a_full_disk_at_the_end_names_what_is_safe(tmp_path):
+    writing = naming_the_last_checkpoint(tmp_path, tmp_path / "model")
+    with pytest.raises(SaveFailed, match=r"; there is no checkpoint yet$"), writing:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for name in ("5", "10", "15.orbax-checkpoint-tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     message = (

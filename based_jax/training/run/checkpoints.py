@@ -182,10 +182,10 @@ def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SaveFailed(
-            f"{path} cannot be written: {error.strerror or error}; the run is not lost, --resume writes it "
-            f"again from its last complete checkpoint: {last_checkpoint(workdir)}"
-        ) from error
+        saved = last_checkpoint(workdir)
+        then = f"the run is not lost, --resume writes it again from its last complete checkpoint: {saved}"
+        then = "there is no checkpoint yet" if saved == "none" else then
+        raise SaveFailed(f"{path} cannot be written: {error.strerror or error}; {then}") from error
 
 
 def start_logging() -> None:
