@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import jax
+
 from based_jax.compilation_cache import keep_programs
 
 Options = TypeVar("Options")
@@ -67,9 +69,9 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
 def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> NoReturn:
     """Run a command and exit with its status; expected errors become one line and status 2.
 
-    The library reports bad input as ValueError, TypeError, OSError or ImportError; anything else is a bug and
-    keeps its traceback. Ctrl-C ends the process with status 130, a closed pipe silently with 141. If
-    `cached`, compiled programs are kept on disk.
+    The library reports bad input as ValueError, TypeError, OSError or ImportError, and JAX that it finds no
+    device as AssertionError or RuntimeError; anything else is a bug and keeps its traceback. Ctrl-C ends the
+    process with status 130, a closed pipe silently with 141. If `cached`, compiled programs are kept on disk.
     """
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         nowhere = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
@@ -92,6 +94,11 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
         if isinstance(error, OSError) and error.filename is not None:
             message = f"{error.filename}: {error.strerror}"
         fail(prog, message)
+    except (AssertionError, RuntimeError):
+        if _has_device():
+            raise
+        platforms = os.environ.get("JAX_PLATFORMS")
+        fail(prog, f"JAX_PLATFORMS = {platforms!r}: expected platforms of which JAX finds a device here")
     except KeyboardInterrupt:
         # Exit at once: the interpreter would wait for a compilation in another thread, and crash.
         print(f"{prog}: interrupted", file=sys.stderr)
@@ -99,6 +106,13 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
         sys.stderr.flush()
         os._exit(130)
     sys.exit(status or 0)
+
+
+def _has_device() -> bool:
+    try:
+        return bool(jax.devices())
+    except (AssertionError, RuntimeError):
+        return False
 
 
 def fail(prog: str, message: str, status: int = 2) -> NoReturn:

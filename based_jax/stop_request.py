@@ -1,5 +1,6 @@
 """Turn stop requests (Ctrl-C, SIGTERM) into a flag that a loop reads between two steps."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -83,4 +84,5 @@ class StopRequest:
 def _report(text: str) -> None:
     """Write a line to standard error without Python's buffers and locks, replacing a progress bar there."""
     before = _CLEAR_LINE + _SHOW_CURSOR if sys.stderr.isatty() else ""
-    os.write(2, f"{before}{text}\n".encode())
+    with contextlib.suppress(OSError):  # closed, or a pipe whose reader has ended
+        os.write(2, f"{before}{text}\n".encode())

@@ -60,6 +60,15 @@ def test_streams_of_another_encoding_and_closed_ones():
     assert (done.stdout.decode(), done.returncode) == (f"{based_jax.__version__}\n", 0)
 
 
+@pytest.mark.release
+def test_a_platform_without_a_device_is_one_line():
+    code = "import jax; from based_jax.command import run; run('name', jax.devices, cached=False)"
+    there = environment() | {"JAX_PLATFORMS": "rocm"}
+    done = subprocess.run([sys.executable, "-c", code], **PIPES, env=there)
+    message = b"name: JAX_PLATFORMS = 'rocm': expected platforms of which JAX finds a device here\n"
+    assert (done.stderr, done.returncode) == (message, 2)
+
+
 def run_console(capsys, monkeypatch, *words):
     """Status, standard output and standard error of ``based-jax words...``"""
     monkeypatch.setattr("sys.argv", ["based-jax", *words])

@@ -602,6 +602,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--stop goes with --prompt; with --tokens use --stop-tokens")
     if options.stop_tokens and options.prompt:
         parser.error("--stop-tokens goes with --tokens; with --prompt use --stop")
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

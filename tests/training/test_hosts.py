@@ -163,6 +163,7 @@ def test_half_a_description_of_the_processes(monkeypatch):
     for settings, variables, message in (
         ({"coordinator": "a:1"}, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
         ({"coordinator": "host"}, {}, "coordinator = 'host': expected HOST:PORT"),
+        ({}, {"JAX_COORDINATOR_ADDRESS": "host"}, "JAX_COORDINATOR_ADDRESS = 'host': expected HOST:PORT"),
         ({"num_processes": 0}, {}, "num_processes = 0: expected at least 1"),
         ({"heartbeat_timeout": 0}, {}, "heartbeat_timeout = 0: expected at least 1"),
     ):

@@ -1,6 +1,8 @@
 """The display of a run: one line of 80 columns on a terminal, plain lines elsewhere."""
 
+import contextlib
 import io
+import os
 import re
 
 import pytest
@@ -61,3 +63,17 @@ def test_a_log_has_all_metrics_in_plain_lines():
         "step 1  checkpoint a/[1]",
         "",
     ]
+
+
+def test_a_run_goes_on_without_the_reader_of_standard_error(monkeypatch):
+    """Ctrl-C ends `| tee` first, and what is left to save is still to come."""
+    read, write = os.pipe()
+    os.close(read)
+    done = []
+    with contextlib.suppress(OSError), os.fdopen(write, "w") as stream:  # what is left to flush fails as well
+        monkeypatch.setattr("sys.stderr", stream)
+        with RunProgress(10) as progress:
+            for step in (1, 2):
+                progress.show(step, {"loss": 1.0})
+                done.append(step)
+    assert done == [1, 2]

@@ -47,8 +47,7 @@ class HostsConfig:
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "num_processes", "heartbeat_timeout")
-        _, separator, port = (self.coordinator or ":0").rpartition(":")
-        expect(separator == ":" and port.isdecimal(), "coordinator", self.coordinator, "HOST:PORT")
+        _expect_address("coordinator", self.coordinator)
 
 
 def join(config: HostsConfig) -> None:
@@ -57,6 +56,7 @@ def join(config: HostsConfig) -> None:
     ValueError: some of the settings are missing. OSError: the other processes did not connect.
     """
     coordinator = config.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    _expect_address("JAX_COORDINATOR_ADDRESS", coordinator)
     scheduler = next((names for names in _SCHEDULERS if all(name in os.environ for name in names)), ())
     count = _first(config.num_processes, "JAX_NUM_PROCESSES", *scheduler[:1])
     number = _first(config.process_id, "JAX_PROCESS_ID", *scheduler[1:2])
@@ -69,6 +69,11 @@ def join(config: HostsConfig) -> None:
         )
     except RuntimeError as error:
         raise OSError(f"the run's {count} processes did not meet at {coordinator}: {error}") from error
+
+
+def _expect_address(name: str, value: str | None) -> None:
+    _, separator, port = (value or ":0").rpartition(":")
+    expect(separator == ":" and port.isdecimal(), name, value, "HOST:PORT")
 
 
 @contextlib.contextmanager

@@ -2,10 +2,11 @@
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -23,15 +24,34 @@ HEADLINES = {
 """Metric -> format in the bar; other metrics are only in the run's files."""
 
 
+class _Lasting:
+    """A stream whose end does not end the run: Ctrl-C also ends `| tee`, and a logout the terminal."""
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 class RunProgress:
     """The display of a run of `steps` optimizer steps, of which `start` are done.
 
     On a terminal: a bar with step, share, time left and three metrics, and above it one line for each event.
-    Elsewhere: one line for each logged step and each event. The console is standard error by default.
+    Elsewhere: one line for each logged step and each event. The console is standard error by default; a run
+    goes on without it.
     """
 
     def __init__(self, steps: int, start: int = 0, console: Console | None = None):
-        self._console = console or Console(stderr=True, soft_wrap=True)
+        self._console = console or Console(file=cast(IO[str], _Lasting(sys.stderr)), soft_wrap=True)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         columns = (
             TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
