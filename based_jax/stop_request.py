@@ -1,4 +1,4 @@
-"""Turn stop requests (Ctrl-C, SIGTERM) into a flag that a loop reads between two steps."""
+"""Turn stop requests (Ctrl-C, SIGTERM, a closed terminal) into a flag that a loop reads between two steps."""
 
 import contextlib
 import os
@@ -16,8 +16,14 @@ PATIENCE = 1.0  # seconds that the main thread has to end by itself after the se
 _CLEAR_LINE, _SHOW_CURSOR = "\r\x1b[2K", "\x1b[?25h"
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return SIGINT, SIGTERM and, unless `nohup` has it ignored, SIGHUP."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 class StopRequest:
-    """While active, the first SIGINT or SIGTERM sets `signal`, the second ends the process.
+    """While active, the first of `stop_signals` sets `signal`, the second ends the process.
 
     Python runs signal handlers between two instructions of the main thread, which may be minutes away while
     XLA compiles or a step runs. So another thread reports the first signal as soon as it arrives, and on the
@@ -40,7 +46,7 @@ class StopRequest:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             self._before[number] = signal.signal(number, self._receive)
         self._main = threading.get_ident()
         self._thread = threading.Thread(target=self._answer, name="stop-request", daemon=True)

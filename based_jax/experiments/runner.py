@@ -22,12 +22,13 @@ from typing import Any
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import FAILED, Results, Row, read
+from based_jax.stop_request import stop_signals
 
 ON_CPU = 2
 """Processes at a time on a CPU: small models leave much of a second core idle, and compiling most of it."""
 
-_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit statuses of a trainer that a signal stopped: the next call resumes it."""
+_STOPPED = {sign for number in (signal.SIGINT, signal.SIGTERM) for sign in (128 + number, -number)}
+"""Exit statuses of a trainer that a signal stopped or, while it started, ended: the next call trains it."""
 
 _PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
 
@@ -132,14 +133,14 @@ class Runner:
 
 @contextlib.contextmanager
 def stopping(runner: Runner) -> Iterator[list[signal.Signals]]:
-    """Within the block, SIGINT and SIGTERM stop the runner; they are appended to the list."""
+    """Within the block, the `stop_signals` stop the runner; they are appended to the list."""
     received: list[signal.Signals] = []
 
     def stop(number: int, frame: Any) -> None:
         received.append(signal.Signals(number))
         runner.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield received
     finally:

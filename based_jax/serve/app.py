@@ -5,10 +5,14 @@ import contextlib
 import functools
 import hmac
 import ipaddress
+import math
+import os
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +36,7 @@ from based_jax.serve.answers import ChatStyle, Style, TextStyle
 from based_jax.serve.fields import HANDLERS, Limits, Refusal, SharedFields, read_body, shorten
 from based_jax.serve.requests import ChatRequest, CompletionRequest
 from based_jax.serve.worker import Worker
+from based_jax.stop_request import ECHO
 
 NO_CHAT = (
     "this model has no chat template: expected chat_template in tokenizer_config.json, or the file "
@@ -287,6 +292,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._ready, self._worker, self._drain_seconds = ready, service.worker, drain_seconds
+        self._asked = -math.inf  # also if the engine fails first
         service.worker.on_failure = self._stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -300,6 +306,14 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at the first signal, and end the process at a second SIGINT that is no echo of it."""
+        if not self.should_exit:
+            self._asked = time.monotonic()
+            super().handle_exit(sig, frame)
+        elif sig == signal.SIGINT and time.monotonic() > self._asked + ECHO:
+            os._exit(128 + sig)
 
     def _stop(self) -> None:
         self.should_exit = True

@@ -26,6 +26,8 @@ if flags["--mixer"] == "dies":
     sys.exit("no memory left")
 if flags["--mixer"] == "stopped":
     sys.exit(143)
+if flags["--mixer"] == "starting":
+    os.kill(os.getpid(), signal.SIGTERM)
 if flags["--mixer"] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if flags["--mixer"] == "waits" and len((workdir / "starts").read_text().splitlines()) == 1:
@@ -109,10 +111,11 @@ def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
 
 
 def test_trainers_that_a_signal_ends(runner):
-    """SIGTERM to one of them is no failure: it has saved. The kernel's SIGKILL is one, with its name."""
-    stopped, killed = (Job("Family", name, name, {"d_model": 8}) for name in ("stopped", "killed"))
+    """SIGTERM is no failure: one has saved, one has yet to begin. The kernel's SIGKILL is one, by name."""
+    names = "stopped", "starting", "killed"
+    stopped, starting, killed = (Job("Family", name, name, {"d_model": 8}) for name in names)
     made = runner()
-    assert not made.run([stopped, killed])
+    assert not made.run([stopped, starting, killed])
     (row,) = made.results.rows
     assert (row["job"], row["error"]) == (killed.name, "ended by SIGKILL, after: no output")
     assert (made.out / "runs" / stopped.name / "checkpoints").exists()

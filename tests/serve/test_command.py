@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,8 +66,9 @@ def serve(server, directory, monkeypatch) -> Callable[[Callable[[Client], None]]
 
 
 @pytest.mark.release
-def test_serves_until_it_gets_a_signal(serve, client, capsys):
-    """The answer that is being made when the signal comes is finished; the status is 0."""
+def test_serves_until_it_gets_a_signal(serve, client, capsys, monkeypatch):
+    """The answer that is being made when the signal comes, and its echo, is finished; the status is 0."""
+    monkeypatch.setattr("based_jax.serve.app.ECHO", 1e9)
     texts: list[str] = []
     before = signal.getsignal(signal.SIGTERM)
 
@@ -75,7 +77,9 @@ def test_serves_until_it_gets_a_signal(serve, client, capsys):
         asking = threading.Thread(target=lambda: texts.append(other.text(prompt="a", max_tokens=800)))
         asking.start()
         other.wait_for("engine_running", 1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
         asking.join(60)
 
     assert serve(visit) == 0
