@@ -63,7 +63,7 @@ class RWKV7(RWKVMemory):
 
         previous, shift = context.run(ops.token_shift, x, initial_state=state and state.shift)
         mix = self.param("mix", zeros(None, "embed"), (6, self.d_model))
-        x_r, x_w, x_k, x_v, x_a, x_g = (x + (previous - x) * mu for mu in mix.astype(self.dtype))
+        x_r, x_w, x_k, x_v, x_a, x_g = (x + (previous - x) * mu for mu in mix.astype(self.wide))
 
         def low_rank(x: Array, name: str, activation: Any, bias: bool) -> Array:
             inner = self.linear(getattr(self, f"{name}_rank"), "embed", None, name=f"{name}_down")(x)

@@ -82,7 +82,7 @@ class RWKVLayer(Mixer):
         axes: tuple[str | None, ...],
     ) -> Array:
         """Map a blend of both tokens; the parameter mu is named by the first letter of `name`."""
-        mu = self.param(f"mix_{name[0]}", constant(initial, "embed"), (self.d_model,)).astype(self.dtype)
+        mu = self.param(f"mix_{name[0]}", constant(initial, "embed"), (self.d_model,)).astype(self.wide)
         return self.linear(features, "embed", *axes, name=name)(x * mu + previous * (1 - mu))
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.typing import Array, Bool, Float
 
@@ -156,8 +157,9 @@ def fused_gate(
 
 
 def plus_bias(x: Float[Array, "... D"], bias: Float[Array, "... D"]) -> Float[Array, "... D"]:
-    """Return x + bias, over its last axes and in its dtype."""
-    return x + bias.astype(x.dtype)
+    """Return x + bias, over its last axes and in its dtype; the bias's gradient is summed in float32."""
+    wide = accumulation_dtype(x)
+    return (x.astype(wide) + bias.astype(x.dtype).astype(wide)).astype(x.dtype)
 
 
 def is_on_one(platform: str, x: Array) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import pallas_kernels
 from based_jax import ops
 from based_jax.ops.core import platforms
-from based_jax.ops.core.products import gated_product, in_loop_over_tokens, product, row_products
+from based_jax.ops.core.products import gated_product, in_loop_over_tokens, plus_bias, product, row_products
 from based_jax.ops.norm import add_rms_norm
 from based_jax.ops.short_conv import projected_conv_step
 from benchmarks.gpu.static import cost, hlo
@@ -113,3 +113,13 @@ def test_a_pending_norm_of_another_dtype_is_computed():
         y = pending.astype(jnp.float32)
     for found, expected in zip((pending.stream, y, pending.are_numbers), plain, strict=True):
         np.testing.assert_array_equal(found, expected.astype(found.dtype))
+
+
+def test_the_gradient_of_a_narrow_bias_is_summed_in_float32():
+    def total(bias):
+        return plus_bias(jnp.ones((4, 64, 8), "bfloat16"), bias).astype("float32").sum()
+
+    made = jax.make_jaxpr(jax.grad(total))(jnp.ones(8))
+    sums = [equation.outvars[0].aval for equation in made.eqns if equation.primitive.name == "reduce_sum"]
+    assert {(8,), ()} <= {found.shape for found in sums}  # the gradient, the total
+    assert {found.dtype.name for found in sums} == {"float32"}
