@@ -15,6 +15,7 @@ from based_jax import stop_request
 from based_jax.stop_request import StopRequest
 stop_request.ECHO = SECONDS
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` may run the tests
 with contextlib.suppress(KeyboardInterrupt), StopRequest():
     threading.Timer(0.5, print, ["ready"], {"flush": True}).start()
     WORK
