@@ -54,6 +54,6 @@ def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process(work):
 
 @pytest.mark.release
 def test_an_echo_is_no_second_signal():
-    """The command `timeout` sends its signal to the process, then to its group; here that of a terminal."""
+    """`timeout` sends its signal to the process, then to its group. Here it is that of a closed terminal."""
     found = signal_twice("print(sys.stdin.read() + 'saved')", 1e9, signal.SIGHUP)
     assert found == ("saved\n", "", 130)

@@ -40,7 +40,7 @@ def lowering_for(*platforms: str, device_kind: str | None = None) -> Generator[N
 
     Use it around the tracing. Programs that `jit` has traced outside are not reused inside. Call only
     `jax.jit(f).trace(...)` and `jax.export` inside: other calls would run programs for another platform here.
-    With absent GPUs, JAX from 0.11 on refuses a mesh with the axis `context`.
+    Where the GPUs are absent, jax 0.12 refuses a mesh with the axis `context`.
 
     Args:
         platforms: "cpu", "cuda", "rocm" or "tpu". For several, ops pick what runs on all of them.

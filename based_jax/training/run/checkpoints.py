@@ -183,8 +183,8 @@ def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         saved = last_checkpoint(workdir)
-        then = f"the run is not lost, --resume writes it again from its last complete checkpoint: {saved}"
-        then = "there is no checkpoint yet" if saved == "none" else then
+        again = f"the run is not lost, --resume writes it again from its last complete checkpoint: {saved}"
+        then = again if saved != "none" else "there is no checkpoint yet"
         raise SaveFailed(f"{path} cannot be written: {error.strerror or error}; {then}") from error
 
 
